@@ -1,0 +1,77 @@
+"""rebalance: repeat every class's minority until it is as large as its majority."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenhand.core.partition import Partition
+
+
+@dataclass(frozen=True, eq=False)
+class Balanced:
+    """Which sample each row of the balanced multiset is; behaves as an int array.
+
+    The first `num_original` rows are the samples themselves, in order; the rest are drawn copies.
+
+    >>> balanced = Balanced(np.array([0, 1, 2, 2]), num_original=3)
+    >>> len(balanced), balanced.copies.tolist()
+    (4, [False, False, False, True])
+    """
+
+    indices: npt.NDArray[np.int64]  # (rows,)
+    num_original: int
+
+    @property
+    def copies(self) -> npt.NDArray[np.bool_]:
+        """(rows,) bool: which rows are drawn copies."""
+        return np.arange(len(self.indices)) >= self.num_original
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices.tolist())
+
+    def __getitem__(self, key: Any) -> Any:
+        chosen = self.indices[key]
+        return int(chosen) if np.ndim(chosen) == 0 else chosen
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.indices, dtype=dtype) if copy else np.asarray(self.indices, dtype=dtype)
+
+
+def rebalance(partition: Partition, seed: int = 0) -> Balanced:
+    """The samples, then |majority| - |minority| copies per class, drawn uniformly from its minority.
+
+    Every class draws from a generator of its own, so one class's draws do not depend on the others.
+    """
+    copies = [np.arange(len(partition.labels), dtype=np.int64)]
+    for position, minority in enumerate(_minorities(partition)):
+        if len(minority):
+            missing = int(partition.sizes[position, 0] - partition.sizes[position, 1])
+            copies.append(np.random.default_rng([seed, position]).choice(minority, missing))
+    return Balanced(np.concatenate(copies), num_original=len(partition.labels))
+
+
+def sample_weights(partition: Partition) -> npt.NDArray[np.float64]:
+    """How often each sample appears in the balanced multiset on average, (samples,).
+
+    A majority sample weighs 1, a minority sample |majority| / |minority|, so both clusters of a class
+    weigh the same in total. The weights sum to the length of the multiset, not to the number of samples.
+    """
+    position = np.searchsorted(partition.classes, partition.labels)
+    majority, minority = partition.sizes[position].T
+    return np.where(partition.minority, majority / np.maximum(minority, 1), 1.0)
+
+
+def _minorities(partition: Partition) -> list[npt.NDArray[np.int64]]:
+    """For every class, its minority samples in ascending order; all classes in one sort."""
+    chosen = np.flatnonzero(partition.minority)
+    position = np.searchsorted(partition.classes, partition.labels[chosen])
+    order = np.argsort(position, kind="stable")
+    return np.split(chosen[order], np.cumsum(partition.sizes[:, 1])[:-1])
