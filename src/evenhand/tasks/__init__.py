@@ -1,0 +1,152 @@
+"""Tasks: every module of this package with a `load` function is one, and its name is the module's.
+
+A task is written `name` or `name:key=value,…`, such as `even_odd:p=0.95` or `celeba:fraction=0.15,size=96`;
+the options are the keyword-only arguments of its `load`. A name with a dot, `package.module`, is a task of
+your own: any importable module with a `load(root, *, …) -> Task`. Every task takes `limit=n`: at most n
+samples of each split.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evenhand.training.data import Task
+
+__all__ = ["describe", "load", "module", "names"]
+
+
+def names() -> list[str]:
+    """The tasks that come with evenhand."""
+    return list(describe())
+
+
+def describe() -> dict[str, str]:
+    """Every task's name and what it is, read without importing anything."""
+    found = {}
+    for file in sorted(resources.files(__name__).iterdir(), key=lambda file: file.name):
+        if not file.name.endswith(".py") or file.name == "__init__.py":
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == "load" for node in tree.body):
+            found[file.name.removesuffix(".py")] = (ast.get_docstring(tree) or "").split("\n")[0]
+    return found
+
+
+def module(name: str) -> types.ModuleType:
+    """The module of a task: one of ours by name, or a user's own by its dotted path."""
+    if "." in name:
+        try:
+            found = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not (error.name and name.startswith(error.name)):
+                raise  # the user's module exists, but something that it imports does not
+            raise ValueError(
+                f"cannot import the task {name!r}: {error}; is its folder on PYTHONPATH?"
+            ) from None
+        if not callable(getattr(found, "load", None)):
+            raise ValueError(
+                f"a task module must have a function load(root, *, …) -> Task; {name!r} has none"
+            )
+        return found
+    if name not in names():
+        raise ValueError(
+            f"unknown task {name!r}; known tasks are {', '.join(names())}, or package.module for your own"
+        )
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def load(spec: str, root: Path | str | None = None, limit: int | None = None) -> Task:
+    """The task that `spec` names, with its options applied.
+
+    `root` is the folder that holds the datasets; without it `$EVENHAND_DATA`, then the user's data folder.
+
+    >>> load("digits_even_odd:p=0.9").name
+    'digits_even_odd-p0.9'
+    """
+    from evenhand.tasks.limit import limited
+
+    name, given = parse(spec)
+    task_module = module(name)
+    limit = _converted(name, "limit", given.pop("limit"), int) if "limit" in given else limit
+    known = _options(task_module)
+    for key in given:
+        if key not in known:
+            options = ", ".join([*known, "limit"])
+            raise ValueError(f"task {name!r} has no option {key!r}; it has {options}")
+    values = {key: _converted(name, key, text, known[key][1]) for key, text in given.items()}
+    changed = {key: values[key] for key in known if key in values and values[key] != known[key][0]}
+    task: Task = task_module.load(None if root is None else Path(root), **values)
+    if limit is not None:
+        task = limited(task, limit)
+        changed["limit"] = limit
+    return dataclasses.replace(task, name=_folder(name, changed), spec=_spec(name, changed))
+
+
+def parse(spec: str) -> tuple[str, dict[str, str]]:
+    """Split `name:key=value,…` into the name and its options.
+
+    >>> parse("cmnist:p=0.98,palette=hues")
+    ('cmnist', {'p': '0.98', 'palette': 'hues'})
+    """
+    name, _, rest = spec.partition(":")
+    options: dict[str, str] = {}
+    for item in rest.split(",") if rest else ():
+        key, equals, value = item.partition("=")
+        if not (key and equals and value):
+            raise ValueError(f"a task is written name or name:key=value,…; cannot read {item!r} in {spec!r}")
+        if key in options:
+            raise ValueError(f"option {key!r} is given twice in {spec!r}")
+        options[key] = value
+    return name, options
+
+
+def _options(task_module: types.ModuleType) -> dict[str, tuple[Any, Any]]:
+    """The keyword-only arguments of a task's `load`: name -> (default, type)."""
+    hints = typing.get_type_hints(task_module.load)
+    return {
+        key: (parameter.default, hints.get(key, type(parameter.default)))
+        for key, parameter in inspect.signature(task_module.load).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+
+
+def _converted(task: str, key: str, text: str, kind: Any) -> Any:
+    """The option's text as a value of its argument's type."""
+    arguments = typing.get_args(kind)
+    if typing.get_origin(kind) is typing.Literal:
+        if text in arguments:
+            return text
+        raise ValueError(f"{key} of task {task!r} must be one of {', '.join(arguments)}, got {text!r}")
+    if arguments:  # `float | None`
+        if text.lower() == "none" and type(None) in arguments:
+            return None
+        kind = next(argument for argument in arguments if argument is not type(None))
+    if kind is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise ValueError(f"{key} of task {task!r} must be true or false, got {text!r}")
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{key} of task {task!r} must be of type {kind.__name__}, got {text!r}") from None
+
+
+def _folder(name: str, changed: Mapping[str, Any]) -> str:
+    """What the run folder is called: the name and the options that differ from the defaults."""
+    return re.sub(r"[^\w.-]+", "_", "-".join([name, *(f"{key}{value}" for key, value in changed.items())]))
+
+
+def _spec(name: str, changed: Mapping[str, Any]) -> str:
+    options = ",".join(f"{key}={value}" for key, value in changed.items())
+    return f"{name}:{options}" if options else name

@@ -1,0 +1,45 @@
+"""Ten small digits in ten colours, from scikit-learn's bundled 8x8 images; needs no download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from evenhand.tasks import colour
+from evenhand.training.data import Task
+from evenhand.training.recipe import Recipe
+
+RECIPE = Recipe(batch_size=64, epochs=30)
+
+
+def load(root: Path | None = None, *, p: float = 0.95, palette: str = "random42") -> Task:
+    """1,797 digits; a share p of each class carries the class's own colour."""
+    return colour.colour_task(
+        "digits",
+        splits(),
+        p=p,
+        rgb=colour.palette(palette),
+        class_names=[str(digit) for digit in range(10)],
+        colour_names=[f"colour {number}" for number in range(10)],
+        recipe=RECIPE,
+        every_colour=True,
+    )
+
+
+def splits() -> tuple[colour.Grey, colour.Grey, colour.Grey]:
+    """The digits as 60 % training, 15 % validation and 25 % test images, each class in these shares."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # intensities come as 0..16
+    grey = colour.Grey(images, bunch.target.astype(np.int64))
+    rng = np.random.default_rng([colour.DATA_SEED, 0])
+    chosen: list[list[np.ndarray]] = [[], [], []]
+    for digit in range(10):
+        members = rng.permutation(np.flatnonzero(grey.y == digit))
+        ends = [round(0.60 * len(members)), round(0.75 * len(members))]
+        for part, rows in zip(chosen, np.split(members, ends), strict=True):
+            part.append(rows)
+    train, val, test = (grey.take(np.sort(np.concatenate(part))) for part in chosen)
+    return train, val, test
