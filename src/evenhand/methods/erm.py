@@ -1,0 +1,14 @@
+"""ERM: plain empirical risk minimisation, the baseline that every method is measured against."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from evenhand.training.run import Run
+
+GRID = {"lr": [1e-3, 1e-4], "weight_decay": [0.0, 1e-4, 1e-2, 1.0]}
+
+
+def train(run: Run) -> nn.Module:
+    """Minimise the mean loss over the training set."""
+    return run.fit("erm").model

@@ -1,0 +1,175 @@
+"""Batches on the device: data that fits lies there for good, the rest is fetched ahead."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenhand.training.data import Batch, Items, Split, Task
+
+Transform = Callable[
+    [Tensor, Batch, torch.Generator], Tensor
+]  # of a method: (x in [0, 1], batch, generator) -> x
+
+
+class Source:
+    """Gives the inputs of any rows of one storage, on the device."""
+
+    def __init__(self, storage: Tensor | np.ndarray | Items, device: torch.device) -> None:
+        self.device = device
+        self._host: Any = storage
+        self._resident: Tensor | None = None
+        if isinstance(storage, Tensor) and (device.type == "cpu" or storage.device == device):
+            self._resident = storage
+        elif isinstance(storage, (Tensor, np.ndarray)) and device.type == "cuda" and self._fits(storage):
+            self._resident = torch.as_tensor(np.asarray(storage)).to(device)
+
+    def _fits(self, storage: Tensor | np.ndarray) -> bool:
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return bool(storage.nbytes < 0.4 * free)  # the rest is for activations and a second copy of the model
+
+    def inputs(self, rows: Tensor, sizes: list[int]) -> Iterator[Tensor]:
+        """The rows in batches of these sizes; `rows` is (samples,) int64 on the CPU."""
+        if self._resident is not None:
+            on_device = rows.to(self.device)
+            start = 0
+            for size in sizes:
+                yield self._resident[on_device[start : start + size]]
+                start += size
+        else:
+            yield from _ahead(self._fetch(rows, sizes))
+
+    def _fetch(self, rows: Tensor, sizes: list[int]) -> Iterator[Tensor]:
+        start = 0
+        for size in sizes:
+            chosen = rows[start : start + size]
+            start += size
+            if isinstance(self._host, np.ndarray):
+                batch = torch.from_numpy(self._host[chosen.numpy()])
+            elif isinstance(self._host, Tensor):
+                batch = self._host[chosen]
+            else:
+                batch = torch.stack([_as_input(self._host[row]) for row in chosen.tolist()])
+            if self.device.type == "cuda":
+                batch = batch.pin_memory()
+            yield batch.to(self.device, non_blocking=True)
+
+
+def _as_input(item: Any) -> Tensor:
+    """The input of a dataset's item, which may be (input, label, …) or the input alone."""
+    return torch.as_tensor(item[0] if isinstance(item, (tuple, list)) else item)
+
+
+def _ahead(batches: Iterator[Tensor], depth: int = 2) -> Iterator[Tensor]:
+    """The same batches, prepared by a thread while the device works on the one before."""
+    ready: queue.Queue[Tensor | BaseException | None] = queue.Queue(depth)
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            for batch in batches:
+                while not stop.is_set():
+                    try:
+                        ready.put(batch, timeout=0.1)
+                        break
+                    except queue.Full:
+                        continue
+                if stop.is_set():
+                    return
+            ready.put(None)
+        except BaseException as error:  # handed to the consumer, which raises it
+            ready.put(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+def batch_sizes(num_samples: int, batch_size: int) -> list[int]:
+    """Full batches and the rest; a rest of one joins the batch before it, since batch normalisation needs two.
+
+    >>> batch_sizes(9, 4), batch_sizes(6, 4), batch_sizes(1, 4)
+    ([4, 5], [4, 2], [1])
+    """
+    sizes = [batch_size] * (num_samples // batch_size)
+    rest = num_samples % batch_size
+    if rest == 1 and sizes and batch_size > 1:
+        sizes[-1] += 1
+    elif rest:
+        sizes.append(rest)
+    return sizes
+
+
+class Batches:
+    """The batches of one split, ready for the model."""
+
+    def __init__(
+        self,
+        split: Split,
+        task: Task,
+        source: Source,
+        *,
+        batch_size: int,
+        transform: Transform | None = None,
+        augment: bool = False,
+    ) -> None:
+        self.split, self.task, self.source, self.batch_size = split, task, source, batch_size
+        self._transform = transform
+        self._augment = task.augment if augment else None
+        device = source.device
+        self._y, self._index = split.y.to(device), split.index.to(device)
+        self._group = None if split.group is None else split.group.to(device)
+        self._mean, self._std = (
+            None if values is None else torch.tensor(values, device=device).view(-1, 1, 1)
+            for values in (task.mean, task.std)
+        )
+
+    def plain(self) -> Batches:
+        """The same samples, neither transformed nor augmented."""
+        return Batches(self.split, self.task, self.source, batch_size=self.batch_size)
+
+    def __call__(self, order: Tensor, generator: torch.Generator) -> Iterator[Batch]:
+        """The rows of the split in this order, (samples,) int64 on the CPU."""
+        sizes = batch_sizes(len(order), self.batch_size)
+        on_device = order.to(self.source.device)
+        start = 0
+        for x in self.source.inputs(self.split.rows[order], sizes):
+            row = on_device[start : start + len(x)]
+            start += len(x)
+            batch = Batch(
+                x=x,
+                y=self._y[row],
+                index=self._index[row],
+                row=row,
+                group=None if self._group is None else self._group[row],
+            )
+            yield self._ready(batch, generator)
+
+    def _ready(self, batch: Batch, generator: torch.Generator) -> Batch:
+        x = batch.x
+        if x.dtype == torch.uint8:
+            x = x.float() / 255
+        elif x.dtype == torch.float64:
+            x = x.float()
+        if self._transform is not None:
+            x = self._transform(x, batch, generator)
+        if self._augment is not None:
+            x = self._augment(x, generator)
+        if self._mean is not None and self._std is not None:
+            x = (x - self._mean) / self._std
+        if x.ndim == 4 and x.is_cuda:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return Batch(x=x, y=batch.y, index=batch.index, row=batch.row, group=batch.group)

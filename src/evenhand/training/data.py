@@ -1,0 +1,158 @@
+"""Split, Task and Batch: the arrays that a training sees, and the ones that only the scorer sees."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenhand.core.rebalance import Balanced
+from evenhand.training.recipe import Recipe
+
+
+class Items(Protocol):
+    """What a `torch.utils.data.Dataset` gives: one sample's input at a time."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, row: int, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What an objective sees of one step, on the training device."""
+
+    x: Tensor  # (batch, …) as the model takes it: augmented and normalised
+    y: Tensor  # (batch,) int64
+    index: Tensor  # (batch,) which sample of the task's training split
+    row: Tensor  # (batch,) which row of the split being trained on; copies of one sample differ here
+    group: Tensor | None = None  # (batch,) int64, only for methods that say NEEDS_GROUPS
+
+
+@dataclass(frozen=True)
+class Split:
+    """Samples with their labels; `group` and `weight` are for scoring only.
+
+    >>> split = Split(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+    >>> len(split), split.take([2, 2]).index.tolist()
+    (3, [2, 2])
+    """
+
+    x: Tensor | np.ndarray | Items  # storage: (rows, …) float or uint8 images, possibly memory-mapped
+    y: Tensor  # (samples,) int64
+    group: Tensor | None = None  # (samples,) int64
+    weight: Tensor | None = None  # (samples,) float32: restates the split in training proportions
+    rows: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) where each sample lies in x
+    index: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) identity in the task's split
+    copies: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) bool: drawn copies
+
+    def __post_init__(self) -> None:
+        y = torch.as_tensor(np.asarray(self.y), dtype=torch.int64)
+        object.__setattr__(self, "y", y)
+        if y.ndim != 1:
+            raise ValueError(f"y must hold one label per sample, got shape {tuple(y.shape)}")
+        for name in ("group", "weight", "rows", "index", "copies"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            value = torch.as_tensor(np.asarray(value))
+            if value.shape != y.shape:
+                raise ValueError(
+                    f"{name} must hold one value per sample, got {tuple(value.shape)} for {len(y)}"
+                )
+            object.__setattr__(self, name, value)
+        if self.rows is None:
+            if len(self.x) != len(y):
+                raise ValueError(f"x and y must be equally long, got {len(self.x)} and {len(y)}")
+            object.__setattr__(self, "rows", torch.arange(len(y)))
+        if self.index is None:
+            object.__setattr__(self, "index", torch.arange(len(y)))
+        if self.copies is None:
+            object.__setattr__(self, "copies", torch.zeros(len(y), dtype=torch.bool))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, indices: Balanced | Tensor | np.ndarray | Iterable[int]) -> Split:
+        """The samples at these positions, without copying data; remembers which rows are drawn copies."""
+        chosen = torch.as_tensor(np.asarray(indices), dtype=torch.int64)
+        copies = self.copies[chosen]
+        if isinstance(indices, Balanced):
+            copies = copies.clone()
+            copies[indices.num_original :] = True
+        return dataclasses.replace(
+            self,
+            y=self.y[chosen],
+            group=None if self.group is None else self.group[chosen],
+            weight=None if self.weight is None else self.weight[chosen],
+            rows=self.rows[chosen],
+            index=self.index[chosen],
+            copies=copies,
+        )
+
+    def without_groups(self) -> Split:
+        """The same samples with the group annotations hidden."""
+        return dataclasses.replace(self, group=None)
+
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]  # (batch, channels, height, width) in [0, 1] -> same
+
+
+@dataclass(frozen=True)
+class Task:
+    """A classification problem: three splits, the names of what is in them, and how to train on it."""
+
+    name: str  # what its run folder is called
+    train: Split
+    val: Split
+    test: Split
+    class_names: tuple[str, ...]
+    recipe: Recipe = Recipe()
+    group_names: tuple[str, ...] = ()  # group = y * attributes + attribute
+    conflicting: frozenset[int] = frozenset()  # the groups that break the shortcut
+    mean: tuple[float, ...] | None = None  # per channel, of inputs in [0, 1]
+    std: tuple[float, ...] | None = None
+    augment: Augment | None = None
+    make_model: Callable[[], nn.Module] | None = None  # instead of recipe.model
+    checksum: str = ""  # of the data, so that changed data never meet old results
+    spec: str = ""  # what `tasks.load` was called with, so that a page can load the samples again
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    def without_groups(self) -> Task:
+        """What a method sees unless it says NEEDS_GROUPS; the scoring weights stay."""
+        hide = {name: getattr(self, name).without_groups() for name in ("train", "val", "test")}
+        return dataclasses.replace(self, **hide)
+
+
+def checksum(*parts: np.ndarray | Tensor | str) -> str:
+    """A short digest of arrays and strings: dtype, shape and every value count."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            digest.update(part.encode())
+            continue
+        array = np.ascontiguousarray(part.numpy() if isinstance(part, Tensor) else part)
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.data if array.size else b"")
+    return digest.hexdigest()[:16]
+
+
+def training_weights(train: Tensor, other: Tensor, num_groups: int) -> Tensor:
+    """Per-sample weights that restate a split's groups in the training split's proportions.
+
+    >>> training_weights(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1]), 2).tolist()
+    [1.5, 0.5]
+    """
+    wanted = torch.bincount(train, minlength=num_groups).double() / len(train)
+    present = torch.bincount(other, minlength=num_groups).double() / len(other)
+    ratio = torch.where(present > 0, wanted / present.clamp(min=1e-300), 0.0)
+    weight = ratio[other]
+    return (weight * len(other) / weight.sum().clamp(min=1e-300)).float()

@@ -1,0 +1,349 @@
+"""Training: one trajectory of epochs that can be stopped by several rules, killed, and continued."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from evenhand.core.history import LossHistory
+from evenhand.training.batches import Batches
+from evenhand.training.data import Batch
+from evenhand.training.progress import Silent
+from evenhand.training.recipe import Recipe
+from evenhand.training.store import save_checkpoint, write_bytes
+
+Objective = Callable[[Any, Batch], Tensor]  # (model, batch) -> scalar loss; one with state is an nn.Module
+
+
+class TrainingDiverged(RuntimeError):
+    """The training loss is no longer a finite number."""
+
+
+def cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
+    """The objective of empirical risk minimisation."""
+    return F.cross_entropy(model(batch.x), batch.y)
+
+
+def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple[int, torch.Generator]:
+    """Seed torch's global generator and make one for the device, as a function of (seed, stage, epoch).
+
+    This is the only place that seeds global state. Since nothing random outlives an epoch, a training
+    that continues from a checkpoint needs no stored generator states.
+    """
+    digest = hashlib.sha256(f"{seed}/{stage}/{epoch}".encode()).digest()
+    number = int.from_bytes(digest[:7], "little")
+    torch.manual_seed(number)
+    return number, torch.Generator(device).manual_seed(number)
+
+
+@dataclass
+class Rule:
+    """Early stopping on one accuracy: no gain above delta in the last `patience` checks."""
+
+    best: float = -math.inf
+    waited: int = 0
+    stopped: int | None = None  # the epoch at which it fired
+
+    def check(self, accuracy: float, recipe: Recipe) -> bool:
+        """Take one more accuracy; True when it is a gain."""
+        if accuracy > self.best + recipe.delta:
+            self.best, self.waited = accuracy, 0
+            return True
+        self.waited += 1
+        return False
+
+
+class _Tap:
+    """The model as an objective sees it; remembers the logits, so that losses are recorded for free."""
+
+    def __init__(self, model: nn.Module, fast: Callable[[Tensor], Tensor], batch_size: int) -> None:
+        self._model, self._fast, self._batch_size = model, fast, batch_size
+        self.logits: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        # The compiled model only ever sees full batches, so a small last batch never recompiles.
+        self.logits = self._fast(x) if len(x) == self._batch_size else self._model(x)
+        return self.logits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+@dataclass
+class Histories:
+    """What a recorded training keeps of every epoch, (samples, epochs) each."""
+
+    losses: LossHistory
+    hits: LossHistory
+    val_losses: LossHistory
+
+    @classmethod
+    def open(cls, folder: Path, num_train: int, num_val: int) -> Histories:
+        return cls(
+            LossHistory(num_train, path=folder / "losses.npy"),
+            LossHistory(num_train, path=folder / "hits.npy", dtype=torch.bool),
+            LossHistory(num_val, path=folder / "val_losses.npy"),
+        )
+
+    def truncate(self, epochs: int) -> None:
+        for history in (self.losses, self.hits, self.val_losses):
+            history.truncate(epochs)
+
+
+class Training:
+    """A model on its way: run epochs until the rule one waits for has fired."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stage: str,
+        model: nn.Module,
+        objective: Objective,
+        train: Batches,
+        val: Batches,
+        draw: Tensor | None,
+        recipe: Recipe,
+        seed: int,
+        rules: tuple[str, ...],
+        histories: Histories | None,
+        progress: Silent,
+    ) -> None:
+        self.folder, self.stage, self.recipe, self.seed = folder, stage, recipe, seed
+        self.train, self.val, self.histories, self.progress = train, val, histories, progress
+        self.device = train.source.device
+        self.model, self.objective = model.to(self.device), objective
+        if isinstance(objective, nn.Module):
+            objective.to(self.device)
+        if self.device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = make_optimizer(self._parameters(), recipe, self.device)
+        self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            self.optimizer, factor=recipe.plateau_factor, patience=recipe.plateau_epochs
+        )
+        self._cumulative = None if draw is None else draw.double().cumsum(0)
+        self.epoch = 0
+        self.log: list[dict[str, Any]] = []
+        self.rules = {name: Rule() for name in rules}
+        self.best: dict[str, dict[str, Tensor]] = {}  # rule -> weights, when the recipe keeps the best
+        self.seconds = 0.0
+        self._save_cost, self._saved_at = 0.0, -math.inf
+
+    def _parameters(self) -> list[nn.Parameter]:
+        extra = self.objective.parameters() if isinstance(self.objective, nn.Module) else ()
+        return [*self.model.parameters(), *extra]
+
+    # -- state ---------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All that the next epoch depends on."""
+        objective = self.objective.state_dict() if isinstance(self.objective, nn.Module) else {}
+        return {
+            "epoch": self.epoch,
+            "model": self.model.state_dict(),
+            "objective": objective,
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "rules": {name: asdict(rule) for name, rule in self.rules.items()},
+            "best": self.best,
+            "log": self.log,
+            "seconds": self.seconds,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a state; the histories drop what was recorded after it."""
+        self.adopt(state)
+        if isinstance(self.objective, nn.Module):
+            self.objective.load_state_dict(state["objective"])
+        self.epoch, self.log, self.best = state["epoch"], list(state["log"]), state["best"]
+        self.rules = {name: Rule(**values) for name, values in state["rules"].items()}
+        self.seconds = state["seconds"]
+        if self.histories is not None:
+            self.histories.truncate(self.epoch)
+
+    def adopt(self, state: dict[str, Any]) -> None:
+        """Start from another training's weights, optimiser and learning rate."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+
+    def _save(self, *, force: bool) -> None:
+        # Saving may take a twentieth of the time, so that a fast training is not slowed down by it.
+        now = time.monotonic()
+        if not force and now - self._saved_at < 20 * self._save_cost:
+            return
+        rows = "".join(json.dumps(row) + "\n" for row in self.log)
+        write_bytes(self.folder / "epochs.jsonl", rows.encode())
+        save_checkpoint(self.folder / "last.ckpt", self.state())
+        self._saved_at = time.monotonic()
+        self._save_cost = self._saved_at - now
+
+    def snapshot(self, name: str) -> None:
+        """Keep the state under the name of the rule that asked for it."""
+        state = self.state()
+        if name in self.best:
+            state["model"] = self.best[name]
+        save_checkpoint(self.folder / f"{name}.ckpt", {**state, "best": {}})
+
+    # -- epochs --------------------------------------------------------------------------------------
+
+    def run(self, stop: str | int) -> None:
+        """Train until the rule `stop` has fired, or for `stop` epochs in all."""
+        limit = stop if isinstance(stop, int) else self.recipe.epochs
+        self._tap = _Tap(self.model, self._compiled(limit), self.train.batch_size)
+        self.progress.start(
+            f"{self.stage}", epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)
+        )
+        reason = ""
+        while self.epoch < limit and not (isinstance(stop, str) and self.rules[stop].stopped is not None):
+            begun = time.monotonic()
+            self._one_epoch()
+            self.seconds += time.monotonic() - begun
+            fired = self._check_rules()
+            if stop in fired and self.epoch < limit:
+                kind = "validation" if stop == "val" else "training"
+                reason = f"stopped: {kind} accuracy no longer rises"
+            self._save(force=bool(fired) or self.epoch >= limit)
+            for name in fired:
+                if name != stop:
+                    self.snapshot(name)
+        # Also when the epoch was reached by an earlier process that died before it could write this.
+        self.snapshot(stop if isinstance(stop, str) else f"epoch-{stop}")
+        self.progress.finish(reason)
+
+    def _check_rules(self) -> list[str]:
+        """Let every rule see the epoch; gives those that fire."""
+        fired, row = [], self.log[-1]
+        for name, rule in self.rules.items():
+            if rule.stopped is not None:
+                continue
+            accuracy = row["accuracy"] if name == "train" else row["val_accuracy"]
+            due = name == "train" or self.epoch % self.recipe.check_every == 0
+            if due and rule.check(accuracy, self.recipe) and self.recipe.keep == "best":
+                self.best[name] = {
+                    key: value.detach().cpu().clone() for key, value in self.model.state_dict().items()
+                }
+            if rule.waited >= self.recipe.patience or self.epoch >= self.recipe.epochs:
+                rule.stopped = self.epoch
+                fired.append(name)
+        return fired
+
+    def _one_epoch(self) -> None:
+        number, generator = seed_epoch(self.seed, self.stage, self.epoch, self.device)
+        order = self._order(np.random.default_rng(number))
+        self.model.train()
+        if isinstance(self.objective, nn.Module):
+            self.objective.train()
+        total, hits = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for batch in self.train(order, generator):
+            self.optimizer.zero_grad(set_to_none=True)
+            with autocast(self.recipe, self.device):
+                loss = self.objective(self._tap, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            with torch.no_grad():
+                correct = self._tap.logits.argmax(1) == batch.y
+                total += loss.detach() * len(batch.y)
+                hits += correct.sum()
+                if self.histories is not None:
+                    if not self.recipe.clean_losses:
+                        losses = F.cross_entropy(self._tap.logits.float(), batch.y, reduction="none")
+                        self.histories.losses.record(batch.index, losses)
+                    self.histories.hits.record(batch.index, correct)
+            self.progress.advance(len(batch.y))
+        self.epoch += 1
+        self._end_epoch(total.item() / len(order), hits.item() / len(order))
+
+    def _order(self, random: np.random.Generator) -> Tensor:
+        """Which rows this epoch visits: each once, or drawn with replacement by the given weights."""
+        num_rows = len(self.train.split)
+        if self._cumulative is None:
+            return torch.from_numpy(random.permutation(num_rows))
+        drawn = torch.from_numpy(random.random(num_rows)) * self._cumulative[-1]
+        return torch.searchsorted(self._cumulative, drawn, right=True).clamp(max=num_rows - 1)
+
+    def _end_epoch(self, loss: float, accuracy: float) -> None:
+        if not math.isfinite(loss):
+            raise TrainingDiverged(
+                f"{self.stage}: the training loss is {loss} in epoch {self.epoch}; "
+                f"lower the learning rate (now {self.optimizer.param_groups[0]['lr']:g}) or check the inputs"
+            )
+        row: dict[str, Any] = {"epoch": self.epoch, "loss": loss, "accuracy": accuracy, "val_accuracy": None}
+        row["lr"] = self.optimizer.param_groups[0]["lr"]
+        due = "val" in self.rules and self.epoch % self.recipe.check_every == 0
+        if self.histories is not None or due or self.epoch >= self.recipe.epochs:
+            losses, correct = evaluate(self.model, self.val, self.recipe)
+            row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
+            if self.histories is not None:
+                self.histories.val_losses.record(torch.arange(len(losses)), losses)
+        if self.histories is not None:
+            if self.recipe.clean_losses:
+                losses, _ = evaluate(self.model, self.train.plain(), self.recipe)
+                self.histories.losses.record(self.train.split.index, losses)
+            for history in (self.histories.losses, self.histories.hits, self.histories.val_losses):
+                history.end_epoch()
+        self.scheduler.step(loss)
+        self.log.append(row)
+        self.progress.epoch(row)
+
+    def _compiled(self, limit: int) -> Callable[[Tensor], Tensor]:
+        steps = (limit - self.epoch) * (len(self.train.split) // self.train.batch_size)
+        worth_it = self.device.type == "cuda" and steps > 3000  # compiling costs about half a minute
+        if self.recipe.compile == "on" or (self.recipe.compile == "auto" and worth_it):
+            return torch.compile(self.model, dynamic=False)  # type: ignore[no-any-return]
+        return self.model
+
+
+def make_optimizer(
+    parameters: list[nn.Parameter], recipe: Recipe, device: torch.device
+) -> torch.optim.Optimizer:
+    """Adam, or SGD with momentum; fused where the device has it."""
+    fused = True if device.type == "cuda" else None
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=fused)
+    return torch.optim.SGD(
+        parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=fused
+    )
+
+
+def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
+    """bf16 arithmetic where the recipe asks for it."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.precision == "bf16")
+
+
+@torch.no_grad()
+def logits(model: nn.Module, batches: Batches, recipe: Recipe) -> Tensor:
+    """The model's outputs for every row, in order and in evaluation mode: (samples, classes) float32."""
+    model.eval()
+    generator = torch.Generator(batches.source.device)
+    outputs = []
+    for batch in batches(torch.arange(len(batches.split)), generator):
+        with autocast(recipe, batches.source.device):
+            outputs.append(model(batch.x).float())
+    return torch.cat(outputs)
+
+
+def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """Every sample's loss and whether it is classified correctly, (samples,) each on the CPU."""
+    outputs = logits(model, batches, recipe)
+    labels = batches.split.y.to(outputs.device)
+    losses = F.cross_entropy(outputs, labels, reduction="none")
+    return losses.cpu(), (outputs.argmax(1) == labels).cpu()
+
+
+def weighted_mean(correct: Tensor, weight: Tensor | None) -> float:
+    """Accuracy, each sample counting with its weight."""
+    if weight is None:
+        return correct.double().mean().item()
+    return ((correct.double() * weight).sum() / weight.double().sum()).item()

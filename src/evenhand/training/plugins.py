@@ -1,0 +1,84 @@
+"""Plug-ins are modules: a method or task is named by its file, and a dotted path loads a user's own."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from importlib import resources
+from types import ModuleType
+from typing import Any
+
+
+def describe(package: str, function: str) -> dict[str, str]:
+    """The plug-ins of a package and what each is, read from their files without importing them."""
+    found = {}
+    for file in sorted(resources.files(package).iterdir(), key=lambda file: file.name):
+        if not file.name.endswith(".py") or file.name == "__init__.py":
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):
+            found[file.name.removesuffix(".py")] = (ast.get_docstring(tree) or "").split("\n")[0]
+    return found
+
+
+def load(package: str, name: str, function: str) -> ModuleType:
+    """The plug-in of this name, or the user's own module when the name has a dot."""
+    kind = package.rpartition(".")[2].rstrip("s")
+    if "." not in name:
+        known = describe(package, function)
+        if name not in known:
+            raise ValueError(
+                f"unknown {kind} {name!r}; known {kind}s are {', '.join(known)}, or package.module for your own"
+            )
+        return importlib.import_module(f"{package}.{name}")
+    try:
+        found = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not (error.name and (name == error.name or name.startswith(error.name + "."))):
+            raise  # the user's module exists, but something that it imports does not
+        raise ValueError(
+            f"cannot import the {kind} {name!r}: {error}; is its folder on PYTHONPATH?"
+        ) from None
+    if not callable(getattr(found, function, None)):
+        raise ValueError(f"a {kind} module must have a function {function}(…); {name!r} has none")
+    return found
+
+
+def keywords(function: Any) -> dict[str, Any]:
+    """A plug-in's options, its keyword-only arguments, with their defaults."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def parse_value(text: str) -> Any:
+    """A value written on a command line: a number, true, false, none, or else text.
+
+    >>> [parse_value(text) for text in ("3", "1e-3", "true", "none", "ratio")]
+    [3, 0.001, True, None, 'ratio']
+    """
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def parse_assignments(pairs: list[str]) -> dict[str, Any]:
+    """`["lr=1e-3", "threshold=2"]` as a dictionary."""
+    result: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"expected name=value, got {pair!r}")
+        if name in result:
+            raise ValueError(f"{name} is given twice")
+        result[name] = parse_value(value)
+    return result

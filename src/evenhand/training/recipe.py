@@ -1,0 +1,82 @@
+"""Recipe: how a model is trained, as a frozen value that can be hashed, stored and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The settings of one training; a task's own recipe starts from the paper's appendix.
+
+    Only values that differ from the defaults below enter a run's key, so adding a field with a default
+    that keeps today's behaviour never orphans old records.
+
+    >>> Recipe(epochs=20).changed()
+    {'epochs': 20}
+    """
+
+    model: str = "cnn"  # a name of training/models.py, or "package.module:function"
+    weights: str | None = None  # "pretrained", a weights file, or None for fresh weights
+    epochs: int = 100  # at most
+    batch_size: int = 128
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    momentum: float = 0.9  # of sgd
+
+    # Early stopping: no gain above `delta` in the last `patience` checks.
+    # Validation accuracy is checked every `check_every` epochs, training accuracy (identifier) every epoch.
+    check_every: int = 5
+    patience: int = 5
+    delta: float = 0.001
+    keep: Literal["last", "best"] = "last"  # which weights a stopped training hands over
+
+    # The learning rate is multiplied by `plateau_factor` when the training loss plateaus for this long.
+    plateau_epochs: int = 10
+    plateau_factor: float = 0.1
+
+    augment: bool = True  # the task's own training augmentation
+    clean_losses: bool = False  # record losses in a pass of their own after each epoch, in evaluation mode
+    precision: Precision = "auto"  # resolved before hashing: bf16 on a GPU, fp32 elsewhere
+    compile: Literal["auto", "on", "off"] = "auto"  # never changes what is computed, so not part of the key
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "check_every", "patience", "plateau_epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("lr", "plateau_factor"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("weight_decay", "momentum", "delta"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        choices = {
+            "optimizer": ("adam", "sgd"),
+            "keep": ("last", "best"),
+            "precision": ("auto", "fp32", "bf16"),
+            "compile": ("auto", "on", "off"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+
+    def replace(self, **changes: Any) -> Recipe:
+        """A copy with some fields changed; an unknown field lists the known ones."""
+        known = {field.name for field in dataclasses.fields(self)}
+        for name in changes:
+            if name not in known:
+                raise ValueError(f"a recipe has no {name!r}; it has {', '.join(sorted(known))}")
+        return dataclasses.replace(self, **changes)
+
+    def changed(self) -> dict[str, Any]:
+        """The fields that differ from the defaults, without those that never change a result."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "compile" and getattr(self, field.name) != field.default
+        }

@@ -1,0 +1,89 @@
+"""Record: what a finished run has left on disk; every table, figure and page is derived from records."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenhand.core.partition import Partition
+from evenhand.training.store import read_json
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run's folder, read as needed."""
+
+    path: Path
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Task, data checksum, method, hyperparameters, recipe, seed, stages; versions."""
+        content: dict[str, Any] = read_json(self.path / "config.json")
+        return content
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        """The scores, reproducible to the byte."""
+        content: dict[str, Any] = read_json(self.path / "metrics.json")
+        return content
+
+    @cached_property
+    def timing(self) -> dict[str, Any]:
+        """Seconds of every stage, and of the whole run the last time it did any work."""
+        content: dict[str, Any] = read_json(self.path / "timing.json")
+        return content
+
+    @property
+    def method(self) -> str:
+        return str(self.config["method"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @cached_property
+    def partition(self) -> Partition | None:
+        """The pseudo-groups that the method found, if it looks for any."""
+        path = self.path / "partition.npz"
+        return Partition.load(path) if path.exists() else None
+
+    def stage(self, name: str) -> Path:
+        """The folder of one of the run's trainings."""
+        return self.path.parent.parent / "stages" / str(self.config["stages"][name]["folder"])
+
+    def epochs(self, name: str) -> list[dict[str, Any]]:
+        """The learning curve of one of the run's trainings, up to where this run stopped it."""
+        rows = [json.loads(line) for line in (self.stage(name) / "epochs.jsonl").read_text().splitlines()]
+        return rows[: self.config["stages"][name]["epochs"]]
+
+    def losses(self, name: str = "erm") -> np.ndarray | None:
+        """The loss histories of a recorded training, (samples, epochs) memory-mapped; None if not kept."""
+        if name not in self.config["stages"] or not (path := self.stage(name) / "losses.npy").exists():
+            return None
+        losses: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        return losses[:, : self.config["stages"][name]["epochs"]]
+
+
+def is_finished(path: Path) -> bool:
+    """metrics.json is written last, so its existence means that the run is complete."""
+    return (path / "metrics.json").exists()
+
+
+def find(runs: Path) -> Iterator[Record]:
+    """Every finished run below a folder, in the order of their paths."""
+    for metrics in sorted(runs.glob("*/*/*/metrics.json")):
+        yield Record(metrics.parent)
+
+
+def key_of(content: dict[str, Any]) -> str:
+    """Twelve hexadecimal digits that stand for a configuration."""
+    text = json.dumps(content, sort_keys=True, default=dataclasses.asdict)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,286 @@
+"""Run: a folder that can fit and predict, and remembers what it has finished."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenhand.core.partition import Partition
+from evenhand.core.rebalance import Balanced
+from evenhand.training import loop, progress
+from evenhand.training.batches import Batches, Source, Transform
+from evenhand.training.data import Split, Task, checksum
+from evenhand.training.loop import Histories, Objective, Training, cross_entropy
+from evenhand.training.models import make_model
+from evenhand.training.recipe import Recipe
+from evenhand.training.record import key_of
+from evenhand.training.store import Damaged, claim, load_checkpoint, set_aside, write_bytes
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A training as one of its stopping rules left it."""
+
+    folder: Path
+    epochs: int  # how many it had run when it was stopped
+    seconds: float  # how long those took, whoever computed them
+    load: Callable[[], tuple[nn.Module, dict[str, Any]]]
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained model; read when first asked for."""
+        return self.load()[0]
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Loss histories of the training samples, (samples, epochs); only a recorded training has them."""
+        return self._history("losses")
+
+    @property
+    def hits(self) -> np.ndarray:
+        """Whether each sample was classified correctly when it was trained on, (samples, epochs) bool."""
+        return self._history("hits")
+
+    @property
+    def val_losses(self) -> np.ndarray:
+        """Losses of the validation samples after every epoch, (samples, epochs)."""
+        return self._history("val_losses")
+
+    def _history(self, name: str) -> np.ndarray:
+        history: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        return history[:, : self.epochs]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """One call of `Run.fit`."""
+
+    stage: str
+    split: Split
+    objective: Objective
+    transform: Transform | None
+    draw: Tensor | None
+    stop: str | int
+    start: Fit | None
+    recipe: Recipe
+    shared: bool
+    recorded: bool
+
+    @property
+    def snapshot(self) -> str:
+        return f"{self.stop}.ckpt" if isinstance(self.stop, str) else f"epoch-{self.stop}.ckpt"
+
+    def passed(self, state: dict[str, Any]) -> bool:
+        """Whether a training has gone past this stop without the snapshot that it should have left there."""
+        stopped = state["rules"][self.stop]["stopped"] if isinstance(self.stop, str) else None
+        return stopped is not None and bool(state["epoch"] > stopped)
+
+
+class Run:
+    """What a method works with: data without groups, and trainings that are never done twice.
+
+    `identity` is what the run's key hashes; a training that depends on more than task, recipe and seed
+    is keyed by it, and the others are shared by all the methods that need them.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        *,
+        seed: int,
+        path: Path,
+        identity: dict[str, Any],
+        device: torch.device,
+        show: progress.Silent | None = None,
+    ) -> None:
+        self.task, self.recipe, self.seed, self.path, self.device = task, recipe, seed, path, device
+        self.train, self.val = task.train, task.val
+        self.stages: dict[str, Fit] = {}
+        self.partition: Partition | None = None
+        self.balanced: Balanced | None = None
+        self._identity = identity
+        self._show = show or progress.choose()
+        self._sources: dict[int, Source] = {}
+
+    @property
+    def num_classes(self) -> int:
+        return self.task.num_classes
+
+    def make_model(self, salt: int = 0) -> nn.Module:
+        """A fresh model; the same initial weights in every stage of a run, others with another salt."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed * 1000 + salt)
+            if self.task.make_model is not None:
+                return self.task.make_model()
+            shape = tuple(_first(self.train).shape)
+            return make_model(
+                self.recipe.model,
+                shape,
+                self.num_classes,
+                weights=self.recipe.weights,
+                seed=self.seed * 1000 + salt,
+            )
+
+    def fit(
+        self,
+        stage: str,
+        split: Split | None = None,
+        *,
+        objective: Objective | None = None,
+        transform: Transform | None = None,
+        draw: Tensor | np.ndarray | None = None,
+        stop: str | int = "val",
+        start: Fit | None = None,
+        recipe: Recipe | None = None,
+        record: bool = False,
+    ) -> Fit:
+        """Train a fresh model, or return at once what an earlier call has finished.
+
+        `split`: other samples than the training set; `draw`: one weight per row, each epoch then draws
+        that many rows with replacement; `stop`: "val" or "train", the accuracy whose rise is awaited, or
+        a number of epochs; `start`: continue from another training's weights and optimiser.
+
+        A training that none of the arguments above changes is plain ERM. It is recorded, and every method
+        that asks for the same stage shares it: each takes its snapshot where its own rule stops.
+        """
+        if isinstance(stop, str) and stop not in ("val", "train"):
+            raise ValueError(f"stop must be 'val', 'train' or a number of epochs, got {stop!r}")
+        changes = (split, objective, transform, draw, start, recipe)
+        shared = all(change is None for change in changes)
+        plan = _Plan(
+            stage=stage,
+            split=self.train if split is None else split,
+            objective=objective or cross_entropy,
+            transform=transform,
+            draw=None if draw is None else torch.as_tensor(draw),
+            stop=stop,
+            start=start,
+            recipe=recipe or self.recipe,
+            shared=shared,
+            recorded=record or shared,
+        )
+        folder = self._stage_folder(plan)
+        with claim(folder):
+            epochs, seconds = self._reach(plan, folder)
+        fit = Fit(folder, epochs, seconds, lambda: self._read(plan, folder))
+        self.stages[stage] = fit
+        return fit
+
+    def predict(self, model: nn.Module, split: Split) -> Tensor:
+        """The model's outputs in evaluation mode, (samples, classes) float32 on the CPU."""
+        batches = self._batches(split.without_groups(), self._eval_batch_size(self.recipe))
+        return loop.logits(model.to(self.device), batches, self.recipe).cpu()
+
+    def found(self, partition: Partition, balanced: Balanced) -> None:
+        """Keep the pseudo-groups that a method has found, for the scorer and the page."""
+        self.partition, self.balanced = partition, balanced
+
+    def cached(self, fit: Fit, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+        """An array derived from a training, kept in its folder so that it is computed once."""
+        path = fit.folder / f"{name}.npy"
+        with claim(fit.folder):
+            if not path.exists():
+                buffer = io.BytesIO()
+                np.save(buffer, compute(), allow_pickle=False)
+                write_bytes(path, buffer.getvalue())
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _stage_folder(self, plan: _Plan) -> Path:
+        content: dict[str, Any] = {"task": self.task.name, "data": self.task.checksum, "stage": plan.stage}
+        content["recipe"] = plan.recipe.changed()
+        if not plan.shared:
+            content["run"] = self._identity
+            content["rows"] = checksum(plan.split.index)
+        return self.path.parent.parent / "stages" / f"{key_of(content)}-s{self.seed}"
+
+    def _reach(self, plan: _Plan, folder: Path) -> tuple[int, float]:
+        """Bring a training to where it is asked to stop; gives the epochs and seconds it then has."""
+        done = _checked(folder / plan.snapshot)
+        if done is not None:
+            return done["epoch"], done["seconds"]
+        last = _checked(folder / "last.ckpt")
+        if last is not None and isinstance(plan.stop, int) and last["epoch"] > plan.stop:
+            return plan.stop, last["seconds"] * plan.stop / last[
+                "epoch"
+            ]  # its history is there, its weights are not
+        training = self._training(plan, folder)
+        if last is not None and not plan.passed(last):
+            training.restore(last)
+        elif training.histories is not None:
+            training.histories.truncate(0)
+        training.run(plan.stop)
+        return training.epoch, training.seconds
+
+    def _read(self, plan: _Plan, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+        """The model and the whole state at the stop."""
+        if not (folder / plan.snapshot).exists():
+            # A shared training went past this epoch without keeping its weights: walk there again.
+            folder = folder.with_name(f"{folder.name}-{plan.stop}")
+            with claim(folder):
+                self._reach(plan, folder)
+        state = load_checkpoint(folder / plan.snapshot)
+        model = self.make_model()
+        model.load_state_dict(state["model"])
+        return model.to(self.device).eval(), state
+
+    def _training(self, plan: _Plan, folder: Path) -> Training:
+        recipe = plan.recipe
+        rules = ("val", "train") if plan.shared else (plan.stop,) if isinstance(plan.stop, str) else ()
+        training = Training(
+            folder,
+            stage=plan.stage,
+            model=self.make_model(),
+            objective=plan.objective,
+            train=self._batches(
+                plan.split, recipe.batch_size, transform=plan.transform, augment=recipe.augment
+            ),
+            val=self._batches(self.val, self._eval_batch_size(recipe)),
+            draw=plan.draw,
+            recipe=recipe,
+            seed=self.seed,
+            rules=rules,
+            histories=Histories.open(folder, len(self.train), len(self.val)) if plan.recorded else None,
+            progress=self._show,
+        )
+        if plan.start is not None:
+            training.adopt(plan.start.load()[1])
+        return training
+
+    def _batches(
+        self, split: Split, batch_size: int, *, transform: Transform | None = None, augment: bool = False
+    ) -> Batches:
+        source = self._sources.get(id(split.x))
+        if source is None:
+            source = self._sources[id(split.x)] = Source(split.x, self.device)
+        return Batches(split, self.task, source, batch_size=batch_size, transform=transform, augment=augment)
+
+    def _eval_batch_size(self, recipe: Recipe) -> int:
+        return max(recipe.batch_size, 256)
+
+
+def _checked(path: Path) -> dict[str, Any] | None:
+    """A checkpoint's content; a damaged one is set aside, as if it had never been written."""
+    if not path.exists():
+        return None
+    try:
+        return load_checkpoint(path)
+    except Damaged as error:
+        set_aside(path, error)
+        return None
+
+
+def _first(split: Split) -> Tensor:
+    item = split.x[int(split.rows[0])]
+    return torch.as_tensor(item[0] if isinstance(item, (tuple, list)) else item)

@@ -1,0 +1,100 @@
+"""Files that are either whole or absent: atomic writes, checkpoints with a checksum, claims."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import json
+import os
+import socket
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_MAGIC = b"evenhand1\n"
+
+
+class Damaged(ValueError):
+    """A file of ours does not hold what was written to it."""
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file by atomic rename: under its name there is the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON whose bytes depend on nothing but the content."""
+    write_bytes(path, (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON, or say which file is damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise Damaged(f"{path} should hold JSON, but it is damaged: {error}") from error
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write nested dictionaries of tensors and plain values, preceded by their checksum."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    payload = buffer.getvalue()
+    write_bytes(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU; one that was cut short or changed raises Damaged."""
+    data = path.read_bytes()
+    head = len(_MAGIC) + 32
+    if not data.startswith(_MAGIC) or hashlib.sha256(data[head:]).digest() != data[len(_MAGIC) : head]:
+        raise Damaged(f"{path} should be a checkpoint of evenhand, but its checksum does not match")
+    state: dict[str, Any] = torch.load(io.BytesIO(data[head:]), map_location="cpu", weights_only=True)
+    return state
+
+
+def set_aside(path: Path, reason: object) -> None:
+    """Move a damaged file out of the way, so that it is neither trusted nor lost."""
+    aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+    path.replace(aside)
+    warnings.warn(f"{reason}; kept as {aside.name}, and computed again", stacklevel=2)
+
+
+@contextlib.contextmanager
+def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a folder for this process; the kernel gives it up when the process dies, however it dies.
+
+    Without `wait`, a folder that another process holds raises BlockingIOError that names the owner.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "claim"
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            file.seek(0)
+            raise BlockingIOError(f"{folder} is held by another process: {file.read().strip()}") from error
+        file.truncate(0)
+        file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "time": int(time.time())}))
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+            fcntl.flock(file, fcntl.LOCK_UN)
