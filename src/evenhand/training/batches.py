@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.training.data import Batch, Items, Split, Task
+from evenhand.training.data import Batch, Items, Split, Task, as_input
 
 Transform = Callable[
     [Tensor, Batch, torch.Generator], Tensor
@@ -55,15 +55,10 @@ class Source:
             elif isinstance(self._host, Tensor):
                 batch = self._host[chosen]
             else:
-                batch = torch.stack([_as_input(self._host[row]) for row in chosen.tolist()])
+                batch = torch.stack([as_input(self._host[row]) for row in chosen.tolist()])
             if self.device.type == "cuda":
                 batch = batch.pin_memory()
             yield batch.to(self.device, non_blocking=True)
-
-
-def _as_input(item: Any) -> Tensor:
-    """The input of a dataset's item, which may be (input, label, …) or the input alone."""
-    return torch.as_tensor(item[0] if isinstance(item, (tuple, list)) else item)
 
 
 def _ahead(batches: Iterator[Tensor], depth: int = 2) -> Iterator[Tensor]:
@@ -99,7 +94,7 @@ def _ahead(batches: Iterator[Tensor], depth: int = 2) -> Iterator[Tensor]:
 
 
 def batch_sizes(num_samples: int, batch_size: int) -> list[int]:
-    """Full batches and the rest; a rest of one joins the batch before it, since batch normalisation needs two.
+    """Full batches and the rest; a rest of one joins its predecessor, since batch normalisation needs two.
 
     >>> batch_sizes(9, 4), batch_sizes(6, 4), batch_sizes(1, 4)
     ([4, 5], [4, 2], [1])

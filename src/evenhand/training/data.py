@@ -100,6 +100,11 @@ class Split:
         return dataclasses.replace(self, group=None)
 
 
+def as_input(item: Any) -> Tensor:
+    """The input of a dataset's item, which may be (input, label, …) or the input alone."""
+    return torch.as_tensor(item[0] if isinstance(item, (tuple, list)) else item)
+
+
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # (batch, channels, height, width) in [0, 1] -> same
 
 
@@ -112,7 +117,7 @@ class Task:
     val: Split
     test: Split
     class_names: tuple[str, ...]
-    recipe: Recipe = Recipe()
+    recipe: Recipe = field(default_factory=Recipe)
     group_names: tuple[str, ...] = ()  # group = y * attributes + attribute
     conflicting: frozenset[int] = frozenset()  # the groups that break the shortcut
     mean: tuple[float, ...] | None = None  # per channel, of inputs in [0, 1]

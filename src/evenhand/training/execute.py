@@ -6,6 +6,7 @@ import dataclasses
 import io
 import logging
 import platform
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -142,9 +143,14 @@ def resolve_device(device: str) -> torch.device:
     """`auto` is the GPU where there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
     where = torch.device(device)
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda was asked for, but torch sees no GPU here; use --device cpu or auto")
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device {device} was asked for, but torch sees {torch.cuda.device_count() or 'no'} GPU here; "
+            "use --device cpu or auto"
+        )
     return where
 
 

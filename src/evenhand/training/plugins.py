@@ -29,7 +29,8 @@ def load(package: str, name: str, function: str) -> ModuleType:
         known = describe(package, function)
         if name not in known:
             raise ValueError(
-                f"unknown {kind} {name!r}; known {kind}s are {', '.join(known)}, or package.module for your own"
+                f"unknown {kind} {name!r}; known {kind}s are {', '.join(known)}, "
+                "or package.module for your own"
             )
         return importlib.import_module(f"{package}.{name}")
     try:

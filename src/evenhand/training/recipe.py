@@ -46,6 +46,12 @@ class Recipe:
     compile: Literal["auto", "on", "off"] = "auto"  # never changes what is computed, so not part of the key
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            kinds = {"int": (int,), "float": (int, float)}.get(str(field.type))
+            value = getattr(self, field.name)
+            if kinds and (not isinstance(value, kinds) or isinstance(value, bool)):
+                number = "a whole number" if kinds == (int,) else "a number"
+                raise ValueError(f"{field.name} must be {number}, got {value!r}")
         for name in ("epochs", "batch_size", "check_every", "patience", "plateau_epochs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

@@ -17,7 +17,7 @@ from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced
 from evenhand.training import loop, progress
 from evenhand.training.batches import Batches, Source, Transform
-from evenhand.training.data import Split, Task, checksum
+from evenhand.training.data import Split, Task, as_input, checksum
 from evenhand.training.loop import Histories, Objective, Training, cross_entropy
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
@@ -117,18 +117,15 @@ class Run:
 
     def make_model(self, salt: int = 0) -> nn.Module:
         """A fresh model; the same initial weights in every stage of a run, others with another salt."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed * 1000 + salt)
-            if self.task.make_model is not None:
+        seed = self.seed * 1000 + salt
+        if self.task.make_model is not None:
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)
                 return self.task.make_model()
-            shape = tuple(_first(self.train).shape)
-            return make_model(
-                self.recipe.model,
-                shape,
-                self.num_classes,
-                weights=self.recipe.weights,
-                seed=self.seed * 1000 + salt,
-            )
+        shape, recipe = tuple(as_input(self.train.x[int(self.train.rows[0])]).shape), self.recipe
+        return make_model(
+            recipe.model, shape=shape, num_classes=self.num_classes, weights=recipe.weights, seed=seed
+        )
 
     def fit(
         self,
@@ -279,8 +276,3 @@ def _checked(path: Path) -> dict[str, Any] | None:
     except Damaged as error:
         set_aside(path, error)
         return None
-
-
-def _first(split: Split) -> Tensor:
-    item = split.x[int(split.rows[0])]
-    return torch.as_tensor(item[0] if isinstance(item, (tuple, list)) else item)

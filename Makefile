@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Only Python 3.11 or 3.12, make and git need to be there.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test check format test-min screenshot clean
+
+setup: $(READY)
+
+# uv resolves torch and torchvision together, so that they fit each other.
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/evenhand demo --out demo
+
+test: $(READY)
+	$(BIN)/python -m pytest tests src --doctest-modules
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests src --doctest-modules
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# The oldest versions that pyproject.toml admits, in an environment of their own.
+test-min:
+	$(PYTHON) -m venv .venv-min
+	.venv-min/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-min/bin/uv pip install --quiet --python .venv-min/bin/python --resolution lowest-direct --editable '.[dev]'
+	.venv-min/bin/python -m pytest tests src --doctest-modules
+
+clean:
+	rm -rf $(VENV) .venv-min demo runs report.html build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,168 @@
+"""fit: TAB in one call, for any model and any dataset."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenhand.core.partition import Partition
+from evenhand.core.rebalance import Balanced, rebalance
+from evenhand.training.data import Split, Task, as_input, checksum
+from evenhand.training.execute import execute
+from evenhand.training.recipe import Recipe
+from evenhand.training.record import Record
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one call of `fit` gives."""
+
+    model: nn.Module  # trained on the balanced set
+    baseline: nn.Module  # plain ERM, for comparison
+    partition: Partition  # which samples were found to be learned late
+    indices: Balanced  # the balanced set: rows of the training set, then the drawn copies
+    record: Record  # the run on disk, with its metrics
+    baseline_record: Record
+    task: Task = field(repr=False)
+    _folder: tempfile.TemporaryDirectory[str] | None = field(repr=False, default=None)
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write the page that shows what was found."""
+        from evenhand.report.page import build
+
+        return build([self.baseline_record, self.record], Path(path), load_task=lambda _: self.task)
+
+
+def fit(
+    make_model: Callable[[], nn.Module],
+    train_set: Any,
+    val_set: Any = None,
+    *,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    runs: str | Path | None = None,
+    device: str = "auto",
+    class_names: tuple[str, ...] | None = None,
+) -> Result:
+    """Train with TAB: find each class's late-learned minority, balance it, train again from scratch.
+
+    `make_model` makes a fresh model whose output is one value per class. The sets are any
+    `torch.utils.data.Dataset` of (input, label), or a Split. Without `val_set`, a fifth of the training
+    set is held out for early stopping, drawn class by class. With `runs`, the work is kept there and a
+    second call continues or returns it; without, it lives as long as the result does.
+    """
+    train = as_split(train_set, "train_set")
+    if val_set is None:
+        train, val = hold_out(train)
+    else:
+        val = as_split(val_set, "val_set")
+    num_classes = int(train.y.max()) + 1
+    if class_names is None:
+        class_names = tuple(f"class {label}" for label in range(num_classes))
+    if len(class_names) < num_classes or int(val.y.max()) >= len(class_names):
+        raise ValueError(
+            f"labels must be 0 to {len(class_names) - 1} for {len(class_names)} classes, "
+            f"got up to {max(num_classes - 1, int(val.y.max()))}"
+        )
+    task = Task(
+        name="own",
+        train=train,
+        val=val,
+        test=val,
+        class_names=class_names,
+        make_model=make_model,
+        recipe=recipe or Recipe(epochs=30, batch_size=64),
+        checksum=checksum(train.y, val.y, train.index, *_content(train), *_content(val), repr(make_model())),
+    )
+    folder = tempfile.TemporaryDirectory(prefix="evenhand-") if runs is None else None
+    where = Path(folder.name if folder else str(runs))
+    settings: dict[str, Any] = {"seed": seed, "runs": where, "device": device}
+    baseline, record = execute(task, "erm", **settings), execute(task, "tab", **settings)
+    assert record.partition is not None
+    return Result(
+        model=_load(record, make_model),
+        baseline=_load(baseline, make_model),
+        partition=record.partition,
+        indices=rebalance(record.partition, seed=seed),
+        record=record,
+        baseline_record=baseline,
+        task=task,
+        _folder=folder,
+    )
+
+
+def as_split(dataset: Any, name: str) -> Split:
+    """A Dataset of (input, label) as a Split; inputs stay where they are and are read batch by batch."""
+    if isinstance(dataset, Split):
+        return dataset
+    if isinstance(dataset, torch.utils.data.TensorDataset) and len(dataset.tensors) >= 2:
+        return Split(dataset.tensors[0], _labels(dataset.tensors[1], name))
+    try:
+        size = len(dataset)
+    except TypeError:
+        raise ValueError(f"{name} must be a Dataset with a length, got {type(dataset).__name__}") from None
+    if size == 0:
+        raise ValueError(f"{name} must hold samples, got an empty one")
+    targets = getattr(dataset, "targets", None)
+    if targets is None or len(targets) != size:
+        item = dataset[0]
+        if not isinstance(item, (tuple, list)) or len(item) < 2:
+            raise ValueError(f"{name} must give (input, label) pairs, got {type(item).__name__}")
+        targets = [int(dataset[i][1]) for i in range(size)]
+    return Split(dataset, _labels(targets, name))
+
+
+def hold_out(split: Split, share: float = 0.2) -> tuple[Split, Split]:
+    """Set a share of every class aside, at least one sample where a class has two; the same on every call."""
+    random = np.random.default_rng(0)
+    chosen = np.zeros(len(split), dtype=bool)
+    labels = split.y.numpy()
+    for label in np.unique(labels):
+        members = random.permutation(np.flatnonzero(labels == label))
+        chosen[members[: max(round(share * len(members)), int(len(members) > 1))]] = True
+    kept = split.take(np.flatnonzero(~chosen))
+    # The histories are indexed by position in the training set, which is now the kept part.
+    return _renumbered(kept), _renumbered(split.take(np.flatnonzero(chosen)))
+
+
+def _renumbered(split: Split) -> Split:
+    return Split(split.x, split.y, group=split.group, weight=split.weight, rows=split.rows)
+
+
+def _labels(labels: Any, name: str) -> Tensor:
+    values = torch.as_tensor(np.asarray(labels))
+    if values.ndim != 1 or values.is_floating_point() or values.is_complex():
+        raise ValueError(
+            f"{name} must have one integer label per sample, got {values.dtype} of {tuple(values.shape)}"
+        )
+    if values.numel() and int(values.min()) < 0:
+        raise ValueError(f"{name} must have labels from 0 upwards, got {int(values.min())}")
+    return values.long()
+
+
+def _content(split: Split) -> list[Tensor | np.ndarray | str]:
+    """What of a split's inputs can be told apart cheaply: all of an array, some items of a dataset."""
+    if isinstance(split.x, (Tensor, np.ndarray)):
+        return [split.x]
+    parts: list[Tensor | np.ndarray | str] = []
+    for row in np.unique(np.linspace(0, len(split.x) - 1, 16).astype(int)):
+        first, second = (as_input(split.x[int(row)]) for _ in range(2))
+        # A dataset that augments at random is known by its shape alone, or it would never be recognised.
+        same = first.shape == second.shape and torch.equal(first, second)
+        parts.append(first if same else f"{first.dtype}{tuple(first.shape)}")
+    return parts
+
+
+def _load(record: Record, make_model: Callable[[], nn.Module]) -> nn.Module:
+    from safetensors.torch import load_file
+
+    model = make_model()
+    model.load_state_dict(load_file(record.path / "model.safetensors"))
+    return model.eval()

@@ -1,0 +1,204 @@
+"""The command line: parses, calls the library, prints. Torch is loaded only by commands that compute."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from evenhand.training.record import Record
+
+app = typer.Typer(
+    name="evenhand",
+    help="Train classifiers that stay accurate on the groups a dataset under-represents.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Seed = Annotated[int, typer.Option(help="Initial weights and batch order depend on it.", min=0)]
+Runs = Annotated[Path, typer.Option(help="Where runs are kept; a finished one is never done again.")]
+Data = Annotated[
+    Path | None, typer.Option(help="The folder that holds the datasets.", envvar="EVENHAND_DATA")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs and report.html go.")] = Path("demo"),
+    seed: Seed = 0,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train ERM and TAB on coloured digits and write a page that shows what was found. It takes a minute."""
+    from evenhand import tasks
+    from evenhand.report.page import build
+    from evenhand.training.execute import execute
+    from evenhand.training.progress import choose
+
+    task = tasks.load("digits_even_odd")
+    show = choose(quiet)
+    records = [execute(task, method, seed=seed, runs=out / "runs", show=show) for method in ("erm", "tab")]
+    page = build(records, out / "report.html")
+    _print_results(records, json_)
+    if not json_:
+        typer.echo(f"\nOpen {page} to see which samples broke the shortcut.")
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help="A task, such as digits or even_odd:p=0.95.")],
+    method: Annotated[str, typer.Argument(help="A method, such as erm or tab.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=VALUE]...", help="The method's hyperparameters, or recipe fields such as lr."
+        ),
+    ] = None,
+    seed: Seed = 0,
+    runs: Runs = Path("runs"),
+    data: Data = None,
+    device: Device = "auto",
+    epochs: Annotated[int | None, typer.Option(help="At most so many epochs a training.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples a step.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="cnn, resnet18, mobilenet_v2, … or module:function.")
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="pretrained, none, or a weights file.")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many samples of each split.", min=1)] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train one method on one task. Killed, it continues when called again; finished, it returns at once."""
+    from evenhand import tasks
+    from evenhand.training.execute import execute
+    from evenhand.training.plugins import parse_assignments
+    from evenhand.training.progress import choose
+
+    options = {"epochs": epochs, "batch_size": batch_size, "model": model, "precision": precision}
+    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if weights is not None:
+        changes["weights"] = None if weights == "none" else weights
+    loaded = tasks.load(task, data, limit)
+    record = execute(
+        loaded,
+        method,
+        parse_assignments(settings or []),
+        recipe=loaded.recipe.replace(**changes),
+        seed=seed,
+        runs=runs,
+        device=device,
+        show=choose(quiet),
+    )
+    _print_results([record], json_)
+    if not json_:
+        typer.echo(f"\nThe run is in {record.path}; evenhand report --runs {runs} makes a page of it.")
+
+
+@app.command("tasks")
+def list_tasks(json_: Json = False) -> None:
+    """List the tasks, one line each."""
+    from evenhand.tasks import describe
+
+    _print_names(describe(), json_)
+
+
+@app.command("methods")
+def list_methods(json_: Json = False) -> None:
+    """List the methods, one line each."""
+    from evenhand.training.plugins import describe
+
+    _print_names(describe("evenhand.methods", "train"), json_)
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN]...", help="Run folders; all of --runs if none is given."),
+    ] = None,
+    runs: Runs = Path("runs"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    data: Data = None,
+) -> None:
+    """Write one self-contained page about runs: what was found, and what it changed."""
+    from evenhand.report.page import build, task_loader
+    from evenhand.training.record import Record, find, is_finished
+
+    for folder in folders or []:
+        if not is_finished(folder):
+            raise ValueError(f"{folder} should be the folder of a finished run, but it holds no metrics.json")
+    records = [Record(folder) for folder in folders] if folders else list(find(runs))
+    if not records:
+        raise ValueError(f"{runs} holds no finished run; make one with: evenhand run digits_even_odd tab")
+    typer.echo(build(records, out, load_task=task_loader(data)))
+
+
+def _print_names(described: dict[str, str], json_: bool) -> None:
+    if json_:
+        typer.echo(json.dumps(described, indent=1))
+        return
+    width = max(map(len, described))
+    for name, line in described.items():
+        typer.echo(f"{name:{width}}  {line}")
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """One run as plain figures, fractions between 0 and 1."""
+    test = record.metrics["test"]
+    found = record.metrics["identification"] or {}
+    return {
+        "task": record.metrics["task"],
+        "method": record.method,
+        "seed": record.seed,
+        **{name: test[name] for name in ("wga", "accuracy_weighted", "accuracy_balanced", "worst_class")},
+        **{name: found.get(name) for name in ("identified", "purity", "share")},
+        "validation_accuracy": record.metrics["val"]["accuracy_weighted"],
+        "seconds": round(record.timing["seconds"], 3),
+        "path": str(record.path),
+    }
+
+
+def _print_results(records: list[Record], json_: bool) -> None:
+    rows = [_row(record) for record in records]
+    if json_:
+        typer.echo(json.dumps({"results": rows}, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    over = "class" if records[0].metrics["test"]["wga_over"] == "classes" else "group"
+    table = Table(title=f"{rows[0]['task']}, seed {rows[0]['seed']}", title_justify="left")
+    table.add_column("method")
+    for name in (f"worst {over}", "weighted mean", "balanced mean", "identified", "purity", "seconds"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        shares = [
+            row[name] for name in ("wga", "accuracy_weighted", "accuracy_balanced", "identified", "purity")
+        ]
+        cells = ["–" if share is None else f"{100 * share:.1f}%" for share in shares]
+        table.add_row(row["method"], *cells, f"{row['seconds']:.1f}")
+    Console().print(table)
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is said in one line, with exit code 2."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        typer.echo(f"evenhand: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("evenhand: interrupted; the same command continues from here", err=True)
+        sys.exit(130)

@@ -1,0 +1,90 @@
+"""The command line as a script or a person uses it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evenhand import cli
+
+
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of one call."""
+    monkeypatch.setattr(sys, "argv", ["evenhand", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+@pytest.fixture
+def evenhand(capsys, monkeypatch):
+    return lambda *words: call(capsys, monkeypatch, *words)
+
+
+def test_help_names_every_command_and_loads_no_torch() -> None:
+    code = "import sys; sys.argv = ['evenhand', '--help']\nfrom evenhand import cli\ntry: cli.main()\nfinally: print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip().endswith("False")
+    for command in ("demo", "run", "tasks", "methods", "report"):
+        assert re.search(rf"^  {command} ", answer.stdout, re.M)
+
+
+def test_tasks_and_methods_have_one_line_each(evenhand) -> None:
+    for command, name in (("tasks", "digits_even_odd"), ("methods", "tab")):
+        code, out, _ = evenhand(command)
+        assert code == 0 and re.search(rf"^{name} +\S", out, re.M)
+        assert all(len(line.split(maxsplit=1)) == 2 for line in out.splitlines())
+        code, out, _ = evenhand(command, "--json")
+        assert code == 0 and json.loads(out)[name]
+
+
+def test_a_run_prints_figures_between_0_and_1_and_a_second_call_returns_them(evenhand, tmp_path: Path) -> None:
+    words = ("run", "digits_even_odd", "tab", "lr=2e-3", "--epochs", 2, "--limit", 120, "--runs", tmp_path, "--json")
+    code, out, err = evenhand(*words)
+    assert code == 0 and "erm" in err
+    (row,) = json.loads(out)["results"]
+    assert row["method"] == "tab" and row["seed"] == 0
+    for name in ("wga", "accuracy_weighted", "accuracy_balanced", "identified", "purity", "share"):
+        assert 0 <= row[name] <= 1, name
+    code, again, err = evenhand(*words)
+    assert json.loads(again)["results"][0] == row and err == ""
+
+
+def test_report_makes_a_page_of_runs(evenhand, tmp_path: Path) -> None:
+    runs, page = tmp_path / "runs", tmp_path / "page.html"
+    for method in ("erm", "tab"):
+        evenhand("run", "digits_even_odd", method, "--epochs", 2, "--limit", 120, "--runs", runs)
+    code, out, _ = evenhand("report", "--runs", runs, "-o", page)
+    assert code == 0 and str(page) in out
+    assert "<html" in page.read_text() and page.stat().st_size < 5_000_000
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("run", "nothing", "tab"), "unknown task 'nothing'; known tasks are .*digits"),
+        (("run", "digits", "nothing"), "unknown method 'nothing'; known methods are .*tab"),
+        (("run", "digits:q=1", "tab"), "has no option 'q'; it has p"),
+        (("run", "digits:p=2", "tab"), "p must be a share between 0 and 1, got 2"),
+        (("run", "digits", "tab", "lr"), "expected name=value, got 'lr'"),
+        (("run", "digits", "tab", "speed=1"), "has no setting 'speed'"),
+        (("run", "digits", "tab", "lr=-1"), "lr must be positive, got -1"),
+        (("run", "digits", "tab", "lr=fast"), "lr must be a number, got 'fast'"),
+        (("run", "digits", "tab", "--epochs", 0), "epochs must be at least 1, got 0"),
+        (("run", "digits", "tab", "--device", "cuda:7"), "torch sees no GPU|no such GPU"),
+        (("run", "digits", "tab", "--device", "quantum"), "device must be auto, cpu, cuda or cuda:N"),
+        (("report", "--runs", "not-there"), "not-there holds no finished run"),
+        (("report", "not-there"), "not-there should be the folder of a finished run"),
+    ],
+)
+def test_what_a_user_can_mend_is_said_in_a_line_with_exit_code_2(evenhand, tmp_path, monkeypatch, words, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = evenhand(*words)
+    assert code == 2 and out == ""
+    assert re.search(message, err), err
+    assert "Traceback" not in err and len(err.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir()), "nothing half-written is left"

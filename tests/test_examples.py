@@ -1,0 +1,41 @@
+"""Every example runs and shows what it promises."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_own_loop() -> None:
+    result = load("own_loop").main()
+    assert result["identified"] > 0.8
+    assert result["tab"] > result["erm"] + 0.1
+
+
+def test_one_call(tmp_path: Path) -> None:
+    result = load("one_call").main(str(tmp_path / "report.html"))
+    assert 0 < result.partition.minority.sum() < len(result.partition.minority) / 4
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert type(result.model) is type(result.baseline)
+
+
+def test_every_example_is_tested() -> None:
+    source = Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f'"{path.stem}"' in source, f"{path.name} has no test"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)

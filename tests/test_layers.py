@@ -1,0 +1,69 @@
+"""Each layer imports only what stands above it, and importing evenhand loads no torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "evenhand"
+
+# A layer may import itself and those before it. Methods and tasks do not know each other.
+LAYERS = ["core", "training", "methods", "tasks", "bench", "report", "api", "integrations", "cli"]
+FORBIDDEN_PAIRS = {("tasks", "methods"), ("methods", "tasks")}
+CORE_MAY_IMPORT = {"torch", "numpy", "evenhand"} | set(sys.stdlib_module_names)
+
+
+def imported(path: Path) -> set[str]:
+    """Full names of the modules that a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: relative import; name the layer"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return found
+
+
+def layer_of(name: str) -> str | None:
+    parts = name.split(".")
+    return parts[1] if parts[0] == "evenhand" and len(parts) > 1 and parts[1] in LAYERS else None
+
+
+def files() -> list[Path]:
+    return [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_file_imports_only_its_own_layer_and_those_before_it(path: Path) -> None:
+    own = layer_of("evenhand." + ".".join(path.relative_to(SOURCE).with_suffix("").parts))
+    assert own is not None, f"{path} belongs to no layer; add it to LAYERS"
+    for name in imported(path):
+        other = layer_of(name)
+        if other is not None:
+            assert LAYERS.index(other) <= LAYERS.index(own), f"{own} must not import {name}"
+            assert (own, other) not in FORBIDDEN_PAIRS, f"{own} must not import {name}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "core").glob("*.py")), ids=lambda path: path.name)
+def test_core_needs_only_torch_and_numpy(path: Path) -> None:
+    outside = {name.split(".")[0] for name in imported(path)} - CORE_MAY_IMPORT
+    assert not outside, f"core must import torch and numpy only, not {outside}"
+
+
+@pytest.mark.parametrize("statement", ["import evenhand", "import evenhand.cli", "import evenhand.tasks"])
+def test_importing_loads_no_torch(statement: str) -> None:
+    code = f"{statement}; import sys; print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "False"
+
+
+def test_everything_that_is_exported_exists() -> None:
+    import evenhand
+
+    for name in evenhand.__all__:
+        assert getattr(evenhand, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        evenhand.nothing  # noqa: B018

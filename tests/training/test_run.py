@@ -1,0 +1,329 @@
+"""The engine: stages that are shared, stopped, killed and continued, and always end the same."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import shortcut_task
+from torch.nn import functional as F
+
+from evenhand import Recipe, Split, Task, execute
+from evenhand.training.loop import Rule, TrainingDiverged, seed_epoch
+from evenhand.training.progress import Silent
+from evenhand.training.record import Record, find
+from evenhand.training.run import Run
+
+
+def make_run(task: Task, path: Path, recipe: Recipe | None = None, seed: int = 0) -> Run:
+    recipe = (recipe or task.recipe).replace(precision="fp32")
+    where = path / task.name / "any" / "key-s0"
+    device = torch.device("cpu")
+    return Run(task, recipe, seed=seed, path=where, identity={"test": 1}, device=device, show=Silent())
+
+
+def weights(record: Record) -> bytes:
+    return (record.path / "model.safetensors").read_bytes()
+
+
+class Interrupted(Exception):
+    pass
+
+
+class StopAt(Silent):
+    """Raises in the middle of an epoch, as a machine that dies there would."""
+
+    def __init__(self, stage: str, epoch: int, batches: int = 2) -> None:
+        self.stage, self.at, self.batches, self.seen = stage, epoch, batches, 0
+
+    def start(self, title: str, *, epochs: int, samples: int, done: int = 0) -> None:
+        self.current, self.now = title, done
+
+    def advance(self, samples: int) -> None:
+        if self.current == self.stage and self.now == self.at:
+            self.seen += 1
+            if self.seen == self.batches:
+                raise Interrupted
+
+    def epoch(self, row: dict) -> None:
+        self.now = row["epoch"]
+
+
+# -- one training ----------------------------------------------------------------------------------------
+
+
+def test_an_epoch_equals_a_plain_loop(tiny: Task, tmp_path: Path) -> None:
+    run = make_run(tiny, tmp_path, tiny.recipe.replace(epochs=2))
+    fit = run.fit("erm", stop=2)
+
+    model = run.make_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=tiny.recipe.lr)
+    histories = []
+    for epoch in range(2):
+        number, _ = seed_epoch(0, "erm", epoch, torch.device("cpu"))
+        order = np.random.default_rng(number).permutation(len(tiny.train))
+        recorded = torch.zeros(len(tiny.train))
+        for start in range(0, len(order), 16):
+            chosen = order[start : start + 16]
+            losses = F.cross_entropy(model(tiny.train.x[chosen]), tiny.train.y[chosen], reduction="none")
+            recorded[chosen] = losses.detach()
+            optimizer.zero_grad()
+            losses.mean().backward()
+            optimizer.step()
+        histories.append(recorded)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, fit.model.state_dict()[name]), name
+    np.testing.assert_allclose(fit.losses, torch.stack(histories, 1).numpy(), rtol=1e-6)
+
+
+def test_early_stopping_counts_checks_without_gain() -> None:
+    rule, recipe = Rule(), Recipe(patience=2, delta=0.01)
+    gains = [rule.check(accuracy, recipe) for accuracy in (0.5, 0.505, 0.52, 0.525, 0.53)]
+    assert gains == [True, False, True, False, False]
+    assert rule.waited == 2
+
+
+def test_validation_is_checked_every_few_epochs_and_training_every_epoch(tiny: Task, tmp_path: Path) -> None:
+    recipe = Recipe(epochs=40, batch_size=16, check_every=3, patience=2, delta=1.0)  # no gain ever counts
+    run = make_run(tiny, tmp_path, recipe)
+    assert run.fit("erm", stop="train").epochs == 3  # the first check is a gain over nothing
+    assert run.fit("erm", stop="val").epochs == 9
+
+
+def test_the_best_weights_are_kept_when_asked_for(tiny: Task, tmp_path: Path) -> None:
+    recipe = Recipe(epochs=6, batch_size=16, check_every=1, patience=2, delta=1.0)
+    last = make_run(tiny, tmp_path / "last", recipe).fit("erm")
+    best = make_run(tiny, tmp_path / "best", recipe.replace(keep="best")).fit("erm")
+    first = make_run(tiny, tmp_path / "first", recipe).fit("erm", stop=1)
+    assert last.epochs == best.epochs == 3
+    state = best.model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in first.model.state_dict().items())
+    assert not all(torch.equal(value, state[name]) for name, value in last.model.state_dict().items())
+
+
+def test_the_learning_rate_falls_on_a_plateau(tiny: Task, tmp_path: Path) -> None:
+    recipe = Recipe(epochs=6, batch_size=16, lr=1e-12, plateau_epochs=1)
+    run = make_run(tiny, tmp_path, recipe)
+    fit = run.fit("erm", stop=6)
+    rates = [json.loads(line)["lr"] for line in (fit.folder / "epochs.jsonl").read_text().splitlines()]
+    assert rates[0] == 1e-12 and rates[-1] < 1e-12
+
+
+def test_a_diverging_training_says_so_and_what_to_do(tiny: Task, tmp_path: Path) -> None:
+    broken = dataclasses.replace(tiny, train=dataclasses.replace(tiny.train, x=tiny.train.x * float("inf")))
+    with pytest.raises((TrainingDiverged, ValueError), match=r"nan|finite|NaN"):
+        make_run(broken, tmp_path).fit("erm")
+
+
+def test_drawn_epochs_follow_their_weights(tiny: Task, tmp_path: Path) -> None:
+    seen = torch.zeros(len(tiny.train))
+
+    def objective(model, batch):
+        seen.index_add_(0, batch.row, torch.ones(len(batch.row)))
+        return F.cross_entropy(model(batch.x), batch.y)
+
+    draw = np.zeros(len(tiny.train))
+    draw[:10] = 1
+    make_run(tiny, tmp_path).fit("model", objective=objective, draw=draw, stop=3)
+    assert seen[:10].min() > 0 and seen[10:].sum() == 0
+    assert seen.sum() == 3 * len(tiny.train)
+
+
+def test_a_dataset_trains_as_its_tensors_do(tiny: Task, tmp_path: Path) -> None:
+    class Items(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return len(tiny.train)
+
+        def __getitem__(self, row: int):
+            return tiny.train.x[row], int(tiny.train.y[row])
+
+    lazy = dataclasses.replace(tiny, train=Split(Items(), tiny.train.y))
+    mapped = dataclasses.replace(tiny, train=Split(tiny.train.x.numpy(), tiny.train.y))
+    plain, *others = (
+        make_run(task, tmp_path / str(number)).fit("erm", stop=2).model.state_dict()
+        for number, task in enumerate((tiny, lazy, mapped))
+    )
+    for other in others:
+        assert all(torch.equal(value, other[name]) for name, value in plain.items())
+
+
+def test_an_unknown_stop_is_refused(tiny: Task, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="stop must be 'val', 'train' or a number of epochs, got 'test'"):
+        make_run(tiny, tmp_path).fit("erm", stop="test")
+
+
+# -- sharing ---------------------------------------------------------------------------------------------
+
+
+def test_methods_share_one_erm_training_in_any_order(tmp_path: Path) -> None:
+    task = shortcut_task(epochs=8)
+    task = dataclasses.replace(task, recipe=task.recipe.replace(patience=2))
+    forward = [execute(task, method, runs=tmp_path / "a", show=Silent()) for method in ("erm", "tab")]
+    backward = [execute(task, method, runs=tmp_path / "b", show=Silent()) for method in ("tab", "erm")]
+    alone = [execute(task, method, runs=tmp_path / method, show=Silent()) for method in ("erm", "tab")]
+    for one, two, three in zip(forward, reversed(backward), alone, strict=True):
+        assert one.metrics == two.metrics == three.metrics
+        assert weights(one) == weights(two) == weights(three)
+    assert forward[0].stage("erm") == forward[1].stage("erm")
+    assert len(list((tmp_path / "a" / "tiny" / "stages").iterdir())) == 2
+
+
+def test_a_shared_training_that_went_further_can_still_give_an_earlier_model(
+    tiny: Task, tmp_path: Path
+) -> None:
+    direct = make_run(tiny, tmp_path / "direct").fit("erm", stop=2)
+    run = make_run(tiny, tmp_path / "long")
+    run.fit("erm", stop=4)
+    late = run.fit("erm", stop=2)
+    np.testing.assert_array_equal(late.losses, direct.losses)
+    np.testing.assert_array_equal(late.hits, direct.hits)
+    state = direct.model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in late.model.state_dict().items())
+
+
+def test_a_training_continues_with_another_ones_weights_and_optimiser(tiny: Task, tmp_path: Path) -> None:
+    run = make_run(tiny, tmp_path)
+    start = run.fit("erm", stop=2)
+    tuned = run.fit("model", start=start, stop=1)
+    before, after = start.load()[1], tuned.load()[1]
+    assert before["optimizer"]["state"][0]["step"] * 3 == after["optimizer"]["state"][0]["step"] * 2
+    assert not torch.equal(before["model"]["0.weight"], after["model"]["0.weight"])
+
+
+# -- killing ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage, epoch", [("erm", 0), ("erm", 2), ("model", 0), ("model", 3)])
+def test_an_interrupted_run_ends_as_if_nothing_had_happened(
+    tiny: Task, tmp_path: Path, stage: str, epoch: int
+) -> None:
+    whole = execute(tiny, "tab", runs=tmp_path / "whole", show=Silent())
+    with pytest.raises(Interrupted):
+        execute(tiny, "tab", runs=tmp_path / "cut", show=StopAt(stage, epoch))
+    assert not list(find(tmp_path / "cut"))
+    resumed = execute(tiny, "tab", runs=tmp_path / "cut", show=Silent())
+    assert (resumed.path / "metrics.json").read_bytes() == (whole.path / "metrics.json").read_bytes()
+    assert weights(resumed) == weights(whole)
+    np.testing.assert_array_equal(resumed.losses(), whole.losses())
+
+
+KILLED = """
+import os, signal, sys
+from evenhand import execute, tasks
+from evenhand.training.progress import Silent
+
+class Kill(Silent):
+    def start(self, title, *, epochs, samples, done=0):
+        self.title, self.done = title, done
+    def advance(self, samples):
+        if (self.title, self.done) == ({stage!r}, {epoch}):
+            os.kill(os.getpid(), signal.SIGKILL)
+    def epoch(self, row):
+        self.done = row["epoch"]
+
+task = tasks.load("digits_even_odd", limit=200)
+execute(task, "tab", {{"epochs": 4}}, runs={runs!r}, show=Kill())
+"""
+
+
+@pytest.mark.parametrize("stage", ["erm", "model"])
+def test_a_run_killed_in_either_training_ends_with_the_same_bytes(tmp_path: Path, stage: str) -> None:
+    def start(runs: Path, stage: str) -> int:
+        code = textwrap.dedent(KILLED).format(stage=stage, epoch=2, runs=str(runs))
+        return subprocess.run([sys.executable, "-c", code], check=False).returncode
+
+    assert start(tmp_path / "whole", "none") == 0
+    assert start(tmp_path / "cut", stage) == -signal.SIGKILL
+    assert start(tmp_path / "cut", "none") == 0
+    (whole,), (cut,) = list(find(tmp_path / "whole")), list(find(tmp_path / "cut"))
+    assert whole.path.name == cut.path.name
+    assert (whole.path / "metrics.json").read_bytes() == (cut.path / "metrics.json").read_bytes()
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_computed_again(tiny: Task, tmp_path: Path) -> None:
+    whole = execute(tiny, "tab", runs=tmp_path / "whole", show=Silent())
+    with pytest.raises(Interrupted):
+        execute(tiny, "tab", runs=tmp_path / "cut", show=StopAt("model", 2))
+    for path in (tmp_path / "cut").glob("*/stages/*/*.ckpt"):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"checksum does not match; kept as .*damaged.*, and computed again"):
+        resumed = execute(tiny, "tab", runs=tmp_path / "cut", show=Silent())
+    assert (resumed.path / "metrics.json").read_bytes() == (whole.path / "metrics.json").read_bytes()
+
+
+def test_a_lost_snapshot_is_walked_to_again(tiny: Task, tmp_path: Path) -> None:
+    first = execute(tiny, "tab", runs=tmp_path, show=Silent())
+    content = (first.path / "metrics.json").read_bytes()
+    for lost in [first.path / "metrics.json", *tmp_path.glob("*/stages/*/train.ckpt")]:
+        lost.unlink()
+    assert (execute(tiny, "tab", runs=tmp_path, show=Silent()).path / "metrics.json").read_bytes() == content
+
+
+# -- execute ---------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_returns_at_once(tiny: Task, tmp_path: Path) -> None:
+    first = execute(tiny, "erm", runs=tmp_path, show=Silent())
+    stamp = (first.path / "metrics.json").stat().st_mtime_ns
+    again = execute(tiny, "erm", runs=tmp_path, show=StopAt("erm", 0))
+    assert again.path == first.path and (again.path / "metrics.json").stat().st_mtime_ns == stamp
+
+
+def test_a_key_knows_everything_that_changes_the_result(tiny: Task, tmp_path: Path) -> None:
+    def path(task: Task = tiny, seed: int = 0, **settings: object) -> Path:
+        return execute(task, "erm", {"epochs": 1, **settings}, seed=seed, runs=tmp_path, show=Silent()).path
+
+    other_data = dataclasses.replace(tiny, checksum="other")
+    paths = [path(), path(lr=0.1), path(seed=1), path(task=other_data), path(weight_decay=0.1)]
+    assert len(set(paths)) == 5
+    assert path(lr=tiny.recipe.lr) == paths[0] and path(compile="off") == paths[0]
+
+
+def test_unknown_settings_list_the_known(tiny: Task, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="method 'erm' has no setting 'speed'; it has none of its own, and the"):
+        execute(tiny, "erm", {"speed": 1}, runs=tmp_path)
+    with pytest.raises(ValueError, match="unknown method 'nothing'; known methods are .*erm.*tab"):
+        execute(tiny, "nothing", runs=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_user_brings_a_method_as_a_module(tiny: Task, tmp_path: Path, monkeypatch) -> None:
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "half.py").write_text(
+        "def train(run, *, share=0.5):\n    return run.fit('model', run.train.take(range(40))).model\n"
+    )
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    record = execute(tiny, "mine.half", runs=tmp_path / "runs", show=Silent())
+    assert record.metrics["test"]["wga"] <= 1 and record.path.parent.name == "mine.half"
+
+
+def test_scores_against_a_loop(tiny: Task, tmp_path: Path) -> None:
+    record = execute(tiny, "erm", runs=tmp_path, show=Silent())
+    predicted = np.load(record.path / "predictions.npz")["test"]
+    test = tiny.test
+    by_group = [
+        np.mean([predicted[i] == test.y[i] for i in range(len(test)) if test.group[i] == group])
+        for group in sorted(set(test.group.tolist()))
+    ]
+    assert record.metrics["test"]["wga"] == pytest.approx(min(by_group))
+    assert record.metrics["test"]["accuracy_balanced"] == pytest.approx(np.mean(by_group))
+    assert record.metrics["test"]["accuracy_weighted"] == pytest.approx(np.mean(predicted == test.y.numpy()))
+
+
+def test_two_processes_on_one_run_do_it_once(tmp_path: Path) -> None:
+    code = textwrap.dedent(KILLED).format(stage="none", epoch=0, runs=str(tmp_path))
+    workers = [subprocess.Popen([sys.executable, "-c", code], env=os.environ.copy()) for _ in range(2)]
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert len(list(find(tmp_path))) == 1
+    assert not list(tmp_path.rglob("*.tmp"))
