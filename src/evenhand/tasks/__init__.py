@@ -8,17 +8,16 @@ samples of each split.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import importlib
 import inspect
 import re
 import types
 import typing
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from evenhand.training import plugins
 
 if TYPE_CHECKING:
     from evenhand.training.data import Task
@@ -33,37 +32,12 @@ def names() -> list[str]:
 
 def describe() -> dict[str, str]:
     """Every task's name and what it is, read without importing anything."""
-    found = {}
-    for file in sorted(resources.files(__name__).iterdir(), key=lambda file: file.name):
-        if not file.name.endswith(".py") or file.name == "__init__.py":
-            continue
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        if any(isinstance(node, ast.FunctionDef) and node.name == "load" for node in tree.body):
-            found[file.name.removesuffix(".py")] = (ast.get_docstring(tree) or "").split("\n")[0]
-    return found
+    return plugins.describe(__name__, "load")
 
 
 def module(name: str) -> types.ModuleType:
     """The module of a task: one of ours by name, or a user's own by its dotted path."""
-    if "." in name:
-        try:
-            found = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if not (error.name and name.startswith(error.name)):
-                raise  # the user's module exists, but something that it imports does not
-            raise ValueError(
-                f"cannot import the task {name!r}: {error}; is its folder on PYTHONPATH?"
-            ) from None
-        if not callable(getattr(found, "load", None)):
-            raise ValueError(
-                f"a task module must have a function load(root, *, …) -> Task; {name!r} has none"
-            )
-        return found
-    if name not in names():
-        raise ValueError(
-            f"unknown task {name!r}; known tasks are {', '.join(names())}, or package.module for your own"
-        )
-    return importlib.import_module(f"{__name__}.{name}")
+    return plugins.load(__name__, name, "load")
 
 
 def load(spec: str, root: Path | str | None = None, limit: int | None = None) -> Task:
