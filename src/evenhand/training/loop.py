@@ -127,7 +127,9 @@ class Training:
         if isinstance(objective, nn.Module):
             objective.to(self.device)
         if self.device.type == "cuda":
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for part in (model, objective):
+                if isinstance(part, nn.Module):
+                    part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = make_optimizer(self._parameters(), recipe, self.device)
         self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
             self.optimizer, factor=recipe.plateau_factor, patience=recipe.plateau_epochs

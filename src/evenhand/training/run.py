@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced
 from evenhand.training import loop, progress
 from evenhand.training.batches import Batches, Source, Transform
-from evenhand.training.data import Split, Task, as_input, checksum
+from evenhand.training.data import Batch, Split, Task, as_input, checksum
 from evenhand.training.loop import Histories, Objective, Training, cross_entropy
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
@@ -151,7 +151,7 @@ class Run:
         """
         if isinstance(stop, str) and stop not in ("val", "train"):
             raise ValueError(f"stop must be 'val', 'train' or a number of epochs, got {stop!r}")
-        changes = (split, objective, transform, draw, start, recipe)
+        changes = (split, objective, transform, draw, start)  # the recipe is part of every stage's key
         shared = all(change is None for change in changes)
         plan = _Plan(
             stage=stage,
@@ -176,6 +176,11 @@ class Run:
         """The model's outputs in evaluation mode, (samples, classes) float32 on the CPU."""
         batches = self._batches(split.without_groups(), self._eval_batch_size(self.recipe))
         return loop.logits(model.to(self.device), batches, self.recipe).cpu()
+
+    def batches(self, split: Split) -> Iterator[Batch]:
+        """The samples in order, on the device, as the model sees them in evaluation: not augmented."""
+        batches = self._batches(split.without_groups(), self._eval_batch_size(self.recipe))
+        return batches(torch.arange(len(split)), torch.Generator(self.device))
 
     def found(self, partition: Partition, balanced: Balanced) -> None:
         """Keep the pseudo-groups that a method has found, for the scorer and the page."""
