@@ -23,7 +23,7 @@ PAPER = source.Paper(
     num_groups=100,
     worst_group_percent=0.01,
     shape=(3, 28, 28),
-    note="conflicting samples are spread evenly over the nine other colours, about N/10 (1-p)/9 = 0.02 % each; "
+    note="conflicting samples are spread evenly over the nine other colours, N/10 (1-p)/9 = 0.02 % each; "
     "colours drawn one by one would leave the smallest of the 90 groups near 0.01 %",
 )
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from evenhand.tasks.source import DATA_SEED
 from evenhand.training.data import Split, Task, checksum, training_weights
 from evenhand.training.recipe import Recipe
 
-DATA_SEED = 0  # splits and colours never depend on the training seed
 RED_GREEN = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 
 

@@ -23,7 +23,7 @@ PAPER = source.Paper(
     num_groups=4,
     worst_group_percent=0.41,
     shape=(3, 28, 28),
-    note="at p = 0.99 exactly 1 % of each class conflicts, 0.49 % of all for the even digits, as the paper's own "
+    note="at p = 0.99 exactly 1 % of each class conflicts, 0.49 % of all for the even digits, as the paper's "
     "formula N/2 (1-p) says; colours drawn one by one would give 0.49 ± 0.03 %",
 )
 

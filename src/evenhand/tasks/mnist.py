@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from evenhand.tasks import source
-from evenhand.tasks.colour import DATA_SEED, Grey
+from evenhand.tasks.colour import Grey
 
 FOLDER = "mnist"
 IMAGES, LABELS = 0x00000803, 0x00000801  # unsigned bytes in three dimensions and in one
@@ -39,7 +39,7 @@ def splits(root: Path | None, task: str) -> tuple[Grey, Grey, Grey]:
     folder = source.data_root(root) / FOLDER
     train = Grey(*_pair(folder, "train", task))
     test = Grey(*_pair(folder, "t10k", task))
-    order = np.random.default_rng([DATA_SEED, 0]).permutation(len(train.y))
+    order = np.random.default_rng([source.DATA_SEED, 0]).permutation(len(train.y))
     end = len(order) * 4 // 5
     return train.take(np.sort(order[:end])), train.take(np.sort(order[end:])), test
 

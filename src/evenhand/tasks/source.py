@@ -8,6 +8,8 @@ from pathlib import Path
 
 import platformdirs
 
+DATA_SEED = 0  # splits and colours never depend on the training seed
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:

@@ -1,0 +1,85 @@
+"""Archives in the data root are unpacked into the cache, never beside themselves, wholly or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from evenhand.tasks import source
+from evenhand.training import store
+
+SUFFIXES = (".tar", ".tar.gz", ".tgz", ".zip")
+
+
+def folder_with(task: str, where: source.Source, root: Path | None, name: str) -> Path:
+    """The folder that holds `name`, a file or folder: in the data root, or in what its archives unpack to."""
+    folder = source.data_root(root) / where.folder
+    for found in (*folder.glob(name), *sorted(folder.glob(f"*/{name}"))):
+        return found.parent
+    archives = sorted(file for file in folder.glob("*") if file.name.endswith(SUFFIXES))
+    if archives:
+        unpacked = unpack(task, archives)
+        for depth in ("", "*/", "*/*/"):
+            for found in sorted(unpacked.glob(depth + name)):
+                return found.parent
+        names = ", ".join(archive.name for archive in archives)
+        raise ValueError(
+            f"{task} needs {name}, which is not in {names} of {folder}; the layout is\n{where.layout}"
+        )
+    raise source.missing(task, folder / name)
+
+
+def unpack(task: str, archives: list[Path]) -> Path:
+    """The folder in the cache with the content of all these archives; done once for each version of them."""
+    stamp = hashlib.sha256()
+    for archive in archives:
+        state = archive.stat()
+        stamp.update(f"{archive.name} {state.st_size} {state.st_mtime_ns}\n".encode())
+    place = source.cache_root() / "unpacked" / f"{task}-{stamp.hexdigest()[:12]}"
+    content, done = place / "content", place / "complete.json"
+    with store.claim(place):
+        if done.is_file():
+            return content
+        shutil.rmtree(content, ignore_errors=True)  # what an interrupted unpacking left
+        content.mkdir()
+        try:
+            for archive in archives:
+                _extract(archive, content)
+        except BaseException:
+            shutil.rmtree(content, ignore_errors=True)
+            raise
+        store.write_json(done, [archive.name for archive in archives])  # last: its existence means complete
+    return content
+
+
+def _extract(archive: Path, target: Path) -> None:
+    """Unpack without following any name out of the target folder."""
+    try:
+        if archive.suffix == ".zip":
+            with zipfile.ZipFile(archive) as zipped:
+                for entry in _inside(zipped.namelist(), archive):
+                    zipped.extract(entry, target)
+        else:
+            with tarfile.open(archive) as tar:
+                tar.extractall(target, filter="data")
+    except tarfile.FilterError as error:
+        raise ValueError(
+            f"{archive} holds an unsafe entry ({error}); nothing was unpacked: do not use it"
+        ) from error
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(
+            f"{archive} cannot be unpacked ({error}); it is damaged or cut short: fetch it again"
+        ) from error
+
+
+def _inside(names: list[str], archive: Path) -> Iterator[str]:
+    for name in names:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(
+                f"{archive} holds an unsafe entry ({name!r}); nothing was unpacked: do not use it"
+            )
+    yield from names

@@ -1,0 +1,166 @@
+"""Images decoded once into a memory-mapped array: in parallel, resumable, with checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenhand.tasks import source
+from evenhand.training import store
+from evenhand.training.models import VISION_NEEDED
+
+CHUNK = 256  # images between two notes of what is done
+VERSION = 1  # of the decoding; a change makes new arrays
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Pixels (images, 3, size, size) uint8, memory-mapped, and the checksum of them all."""
+
+    pixels: np.ndarray
+    digest: str
+    folder: Path
+
+
+def decoded(task: str, files: Sequence[Path], size: int) -> Decoded:
+    """The images as RGB squares of `size` pixels, in the order of `files`; decoded on first use."""
+    folder = source.cache_root() / "images" / f"{task}-{size}-{_stamp(task, files, size)}"
+    with store.claim(folder):
+        pixels, manifest = folder / "images.npy", folder / "manifest.json"
+        if manifest.is_file():
+            found = _open(pixels, len(files), size)
+            if found is not None:
+                return Decoded(found, store.read_json(manifest)["digest"], folder)
+            manifest.unlink()  # the array beside it is gone or cut short: decode again
+        digests = _decode_all(task, files, size, folder)
+        (folder / "images.npy.part").replace(pixels)
+        digest = hashlib.sha256("".join(digests).encode()).hexdigest()
+        # Written last: its existence means that every image was decoded.
+        store.write_json(manifest, {"digest": digest, "chunks": digests, "images": len(files), "size": size})
+        (folder / "progress.jsonl").unlink()
+        found = _open(pixels, len(files), size)
+        assert found is not None
+        return Decoded(found, digest, folder)
+
+
+def damaged_chunks(images: Decoded) -> list[int]:
+    """The chunks whose pixels no longer have their checksum; an empty list is a clean bill of health."""
+    recorded = store.read_json(images.folder / "manifest.json")["chunks"]
+    return [number for number, digest in enumerate(recorded) if _digest(images.pixels, number) != digest]
+
+
+def _stamp(task: str, files: Sequence[Path], size: int) -> str:
+    """A digest of which files, of what age and length, are decoded how."""
+    stamp = hashlib.sha256(f"{VERSION} {size}\n".encode())
+    absent = []
+    for file in files:
+        try:
+            state = file.stat()
+        except FileNotFoundError:
+            absent.append(file)
+            continue
+        stamp.update(f"{file.parent.name}/{file.name} {state.st_size} {state.st_mtime_ns}\n".encode())
+    if absent:
+        raise ValueError(
+            f"{task} needs {len(files)} images, but {len(absent)} are missing, the first being {absent[0]}; "
+            f"`evenhand data fetch {task}` says where to get them"
+        )
+    return stamp.hexdigest()[:12]
+
+
+def _open(file: Path, count: int, size: int) -> np.ndarray | None:
+    """The array, if it is there and whole."""
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    return array if array.shape == (count, 3, size, size) and array.dtype == np.uint8 else None
+
+
+def _digest(pixels: np.ndarray, number: int) -> str:
+    chunk = np.ascontiguousarray(pixels[number * CHUNK : (number + 1) * CHUNK])
+    return hashlib.sha256(chunk.data).hexdigest()
+
+
+def _decode_all(task: str, files: Sequence[Path], size: int, folder: Path) -> list[str]:
+    """Fill `images.npy.part`, noting each finished chunk, and return the chunks' checksums."""
+    part, notes = folder / "images.npy.part", folder / "progress.jsonl"
+    shape = (len(files), 3, size, size)
+    digests = _finished(part, notes, shape)
+    if not digests:
+        notes.unlink(missing_ok=True)
+        np.lib.format.open_memmap(part, mode="w+", dtype=np.uint8, shape=shape).flush()
+    pixels = np.lib.format.open_memmap(part, mode="r+")
+    chunks = range((len(files) + CHUNK - 1) // CHUNK)
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    # Threads suffice: pillow lets go of the interpreter while it decodes and resizes.
+    with ThreadPoolExecutor(workers) as pool, notes.open("a") as log, _progress() as bar:
+        line = bar.add_task(f"decoding {task}", total=len(chunks), completed=len(digests))
+        for number in chunks:
+            if number not in digests:
+                start = number * CHUNK
+                for row, image in enumerate(
+                    pool.map(lambda file: read(file, size), files[start : start + CHUNK])
+                ):
+                    pixels[start + row] = image
+                pixels.flush()
+                digests[number] = _digest(pixels, number)
+                log.write(json.dumps([number, digests[number]]) + "\n")
+                log.flush()
+                bar.advance(line)
+    return [digests[number] for number in chunks]
+
+
+def _finished(part: Path, notes: Path, shape: tuple[int, ...]) -> dict[int, str]:
+    """The chunks that an interrupted decoding finished, each checked against its checksum."""
+    pixels = _open(part, shape[0], shape[-1]) if notes.is_file() else None
+    if pixels is None:
+        return {}
+    digests = {}
+    for line in notes.read_text().splitlines():
+        try:
+            number, digest = json.loads(line)
+        except ValueError:
+            continue  # the line that was being written when the power went
+        if _digest(pixels, number) == digest:
+            digests[number] = digest
+    return digests
+
+
+def read(file: Path, size: int) -> np.ndarray:
+    """One image as (3, size, size) uint8: RGB, the whole picture resized, whatever its own proportions."""
+    image_module = _pillow()
+    try:
+        with image_module.open(file) as image:
+            if image.mode == "P" and "transparency" in image.info:
+                image = image.convert("RGBA")  # the palette's own colours, not those behind its transparency
+            squared = image.convert("RGB").resize((size, size), image_module.Resampling.BILINEAR)
+    except Exception as error:  # pillow raises many kinds for damaged files
+        raise ValueError(
+            f"{file} cannot be decoded ({error}); it is damaged or not an image: fetch it again, "
+            "then run this again, which goes on where it stopped"
+        ) from error
+    return np.asarray(squared).transpose(2, 0, 1)
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(VISION_NEEDED) from error
+    return Image
+
+
+def _progress() -> Any:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(console=Console(stderr=True), transient=True)
