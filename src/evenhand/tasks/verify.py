@@ -43,7 +43,8 @@ class Report:
 
     task: str
     checks: tuple[Check, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[Group, ...]  # without groups, the classes
+    kind: str = "group"  # or "class"
     note: str = ""
 
     @property
@@ -54,7 +55,7 @@ class Report:
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from rich.table import Table
 
-        table = Table("group" if self.groups else "", "train", "share", "val", "test", title=self.task)
+        table = Table(self.kind, "train", "share", "val", "test", title=self.task)
         shown = self.groups if len(self.groups) <= 24 else summarised(self.groups)
         for group in shown:
             name = f"{group.name} (conflicting)" if group.conflicting else group.name
@@ -111,13 +112,13 @@ def _pixels_check(pixels: np.memmap[Any, Any]) -> Check:
 def _report(task: Task, checks: tuple[Check, ...]) -> Report:
     module = tasks.module(tasks.parse(task.spec)[0])
     paper: source.Paper | None = getattr(module, "PAPER", None)
-    groups = group_table(task)
+    groups, kind = group_table(task), "group" if task.group_names else "class"
     checks += (Check("checksum", "", task.checksum, "ok"),)
     if paper is None:
-        return Report(task.spec, checks, groups)
+        return Report(task.spec, checks, groups, kind)
     compared = tuple(_compare(task, groups, paper))
     note = paper.note if any(check.state == "differs" for check in compared) else ""
-    return Report(task.spec, checks + compared, groups, note)
+    return Report(task.spec, checks + compared, groups, kind, note)
 
 
 def _compare(task: Task, groups: tuple[Group, ...], paper: source.Paper) -> Iterator[Check]:

@@ -1,0 +1,127 @@
+"""Tasks by name: options, run-folder names, a user's own module, and small versions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenhand import tasks
+from evenhand.tasks import digits
+from evenhand.tasks.limit import shares
+from evenhand.training import plugins
+from evenhand.training.data import training_weights
+
+DEFAULT_P = plugins.keywords(digits.load)["p"]
+
+
+def test_every_module_with_load_is_a_task_and_says_what_it_is():
+    expected = {"bar", "celeba", "cmnist", "cub", "digits", "digits_even_odd", "even_odd", "waterbirds"}
+    assert expected <= set(tasks.names())
+    assert {"colour", "images", "mnist", "fetch", "limit"}.isdisjoint(tasks.names())
+    assert all(tasks.describe().values())
+
+
+def test_names_are_read_without_torch():
+    code = "import sys; from evenhand import tasks; tasks.describe(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "canonical"),
+    [
+        ("digits", "digits", "digits"),
+        (f"digits:p={DEFAULT_P}", "digits", "digits"),
+        ("digits:p=0.5", "digits-p0.5", "digits:p=0.5"),
+        ("digits:palette=hues,p=0.50", "digits-p0.5-palettehues", "digits:p=0.5,palette=hues"),
+        ("digits:limit=200", "digits-limit200", "digits:limit=200"),
+    ],
+)
+def test_the_run_folder_carries_what_differs_from_the_defaults(spec, name, canonical):
+    task = tasks.load(spec)
+    assert (task.name, task.spec) == (name, canonical)
+    assert tasks.load(task.spec).checksum == task.checksum
+
+
+def test_the_limit_argument_is_the_limit_option():
+    assert tasks.load("digits", limit=100).spec == tasks.load("digits:limit=100").spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("digit", "unknown task 'digit'; known tasks are .*digits, digits_even_odd, .*package.module"),
+        ("digits:q=1", "task 'digits' has no option 'q'; it has p, palette, limit"),
+        ("digits:p", "a task is written name or name:key=value,…; cannot read 'p'"),
+        ("digits:p=0.9,p=0.8", "option 'p' is given twice"),
+        ("digits:p=high", "p of task 'digits' must be of type float, got 'high'"),
+        ("digits:p=1.5", "p must be a share between 0 and 1, got 1.5"),
+        ("digits:palette=rainbow", "unknown palette 'rainbow'; known palettes are random42, random7, hues"),
+        ("digits:limit=3", "limit must allow one sample of each of 10 classes, got 3"),
+        ("no.such.module", "cannot import the task 'no.such.module'"),
+        ("os.path", "a task module must have a function load"),
+    ],
+)
+def test_mistakes_list_what_is_known(spec, message):
+    with pytest.raises(ValueError, match=message):
+        tasks.load(spec)
+
+
+OWN = """
+from typing import Literal
+from evenhand.tasks import digits
+def load(root=None, *, p: float = 0.9, fast: bool = False, part: float | None = None,
+         kind: Literal["a", "b"] = "a"):
+    assert isinstance(fast, bool) and (part is None or isinstance(part, float))
+    return digits.load(root, p=p)
+"""
+
+
+def test_a_dotted_path_loads_a_task_of_your_own(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "birds.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    task = tasks.load("mine.birds:fast=true,part=0.5,kind=b")
+    assert task.name == "mine.birds-fastTrue-part0.5-kindb"
+    assert tasks.load("mine.birds:part=none").name == "mine.birds"
+    with pytest.raises(ValueError, match=r"fast of task 'mine\.birds' must be true or false, got 'yes'"):
+        tasks.load("mine.birds:fast=yes")
+    with pytest.raises(ValueError, match=r"kind of task 'mine\.birds' must be one of a, b, got 'c'"):
+        tasks.load("mine.birds:kind=c")
+
+
+@pytest.mark.parametrize("limit", [20, 100, 300])
+def test_a_limited_task_is_stratified_deterministic_and_weighted_anew(limit):
+    full = tasks.load("digits_even_odd:p=0.9")
+    small = tasks.load("digits_even_odd:p=0.9", limit=limit)
+    for name in ("train", "val", "test"):
+        before, after = getattr(full, name), getattr(small, name)
+        assert len(after) == min(limit, len(before))
+        assert after.index.tolist() == list(range(len(after)))
+        wanted = torch.bincount(before.group, minlength=4) * len(after) / len(before)
+        assert (torch.bincount(after.group, minlength=4) - wanted).abs().max() <= 2
+        for row in (0, len(after) - 1):  # the labels still belong to the images
+            original = before.rows.tolist().index(int(after.rows[row]))
+            assert (before.y[original], before.group[original]) == (after.y[row], after.group[row])
+    assert torch.equal(small.test.weight, training_weights(small.train.group, small.test.group, 4))
+    again = tasks.load("digits_even_odd:p=0.9", limit=limit)
+    assert torch.equal(small.train.rows, again.train.rows)
+    assert small.checksum == again.checksum != full.checksum
+
+
+@given(counts=st.lists(st.integers(1, 500), min_size=1, max_size=12), total=st.integers(1, 800))
+def test_shares_add_up_and_keep_proportions(counts, total):
+    array = np.array(counts)
+    found = shares(array, total)
+    total = min(total, int(array.sum()))
+    assert found.sum() == total
+    assert (found >= 0).all() and (found <= array).all()
+    if total >= len(array):
+        assert (found >= 1).all()
+        # Each group that had less than one takes at most one from the others.
+        assert np.abs(found - array * total / array.sum()).max() <= len(array)
