@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -125,3 +126,35 @@ def test_shares_add_up_and_keep_proportions(counts, total):
         assert (found >= 1).all()
         # Each group that had less than one takes at most one from the others.
         assert np.abs(found - array * total / array.sum()).max() <= len(array)
+
+
+SETTINGS = {  # epochs, batch size, optimiser, learning rate and weight decay of the paper's appendix
+    "even_odd": (100, 2048, "adam", 1e-3, 0.0),
+    "cmnist": (100, 2048, "adam", 1e-3, 1e-4),
+    "waterbirds": (300, 137, "sgd", 1e-3, 1e-2),
+    "celeba": (150, 436, "sgd", 1e-3, 1e-4),
+    "bar": (200, 194, "sgd", 1e-3, 0.0),
+    "cub": (300, 128, "sgd", 1e-2, 1e-4),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_recipes_are_the_papers(name):
+    recipe = tasks.module(name).RECIPE
+    found = (recipe.epochs, recipe.batch_size, recipe.optimizer, recipe.lr, recipe.weight_decay)
+    assert found == SETTINGS[name]
+    assert (recipe.check_every, recipe.patience, recipe.delta, recipe.momentum) == (5, 5, 0.001, 0.9)
+    pretrained = recipe.optimizer == "sgd"
+    assert (recipe.model, recipe.weights) == (("resnet18", "pretrained") if pretrained else ("cnn", None))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_selected_pair_and_every_grid_belong_to_their_method(name):
+    module = tasks.module(name)
+    fields = {field.name for field in dataclasses.fields(module.RECIPE)}
+    grids = getattr(module, "GRIDS", {})
+    for method, grid in grids.items():
+        own = plugins.keywords(plugins.load("evenhand.methods", method, "train").train)
+        assert set(grid) <= set(own) | fields, method
+    erm = grids.get("erm", plugins.load("evenhand.methods", "erm", "train").GRID)
+    assert module.RECIPE.lr in erm["lr"] and module.RECIPE.weight_decay in erm["weight_decay"]

@@ -64,6 +64,10 @@ def _extract(archive: Path, target: Path) -> None:
                 for entry in _inside(zipped.namelist(), archive):
                     zipped.extract(entry, target)
         else:
+            if not hasattr(tarfile, "data_filter"):
+                raise ValueError(
+                    f"unpacking {archive} safely needs Python 3.11.4 or newer; or unpack it yourself"
+                )
             with tarfile.open(archive) as tar:
                 tar.extractall(target, filter="data")
     except tarfile.FilterError as error:

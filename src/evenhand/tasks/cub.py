@@ -27,7 +27,7 @@ RECIPE = Recipe(
 
 GRIDS = {
     "erm": {"lr": [1e-2, 1e-3, 1e-4], "weight_decay": [0.0, 1e-4, 1e-2, 1.0]},
-    "jtt": {"epochs": [10, 25, 50], "upweight": [10, 25]},
+    "jtt": {"identifier_epochs": [10, 25, 50], "upweight": [10, 25]},
 }
 
 SOURCE = source.Source(
