@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from torch import nn
 
-from evenhand.core.partition import partition
+from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance
 from evenhand.training.run import Run
 
 GRID: dict[str, list[Any]] = {}
 
 
-def train(run: Run) -> nn.Module:
-    """Neither hyperparameters nor groups: the loss histories say which samples are learned late."""
+def train(run: Run, *, balanced_epochs: bool = False) -> nn.Module:
+    """Neither hyperparameters nor groups: the loss histories say which samples are learned late.
+
+    `balanced_epochs`: cheaper than the paper's repeated set. An epoch draws as many samples as there are,
+    afresh each time, both clusters of a class being equally likely.
+    """
     identifier = run.fit("erm", stop="train")  # ERM's own training, until it has fitted the training set
     parts = partition(identifier.losses, run.train.y)
     balanced = rebalance(parts, seed=run.seed)
     run.found(parts, balanced)
+    if balanced_epochs:
+        return run.fit("model", draw=even_chances(parts)).model
     return run.fit("model", run.train.take(balanced)).model
+
+
+def even_chances(parts: Partition) -> np.ndarray:
+    """The chance of each sample to be drawn: a class keeps its share, its clusters halve it, (samples,)."""
+    position = np.searchsorted(parts.classes, parts.labels)
+    sizes = parts.sizes[position]  # (samples, 2): of the clusters of each sample's class
+    clusters = np.count_nonzero(sizes, axis=1)  # 1 where the class was left in one piece
+    own = np.where(parts.minority, sizes[:, 1], sizes[:, 0])
+    chances: np.ndarray = sizes.sum(axis=1) / len(parts.labels) / clusters / own
+    return chances

@@ -1,0 +1,17 @@
+"""ERM-RandAug (Espinosa Zarlenga et al., ECCV 2024): ERM on randomly turned, shifted and blurred images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from evenhand.training.augment import ETA
+from evenhand.training.run import Run
+
+GRID: dict[str, list[Any]] = {}
+
+
+def train(run: Run) -> nn.Module:
+    """What eta-TAB does to its copies, done to every sample, afresh each epoch."""
+    return run.fit("model", transform=lambda x, batch, generator: ETA(x, generator)).model
