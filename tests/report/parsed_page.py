@@ -1,0 +1,56 @@
+"""A page as a browser would see it: tags, attributes and text, without any of our own code."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+VOID = {"meta", "img", "input", "br", "hr", "link"}
+
+
+class Page(HTMLParser):
+    """Every tag with its attributes, the text, and the content of every script and style."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+        self.raw: list[tuple[str, dict[str, str], str]] = []  # (tag, attributes, content)
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self._open, f"never closed: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = {name: value or "" for name, value in attrs}
+        self.tags.append((tag, attributes))
+        if tag in ("script", "style"):
+            self.raw.append((tag, attributes, ""))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open and self._open[-1] == tag, f"</{tag}> closes {self._open[-3:]}"
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] in ("script", "style"):
+            tag, attributes, before = self.raw[-1]
+            self.raw[-1] = (tag, attributes, before + data)
+        else:
+            self.text += data
+
+    def all(self, tag: str, **wanted: str) -> list[dict[str, str]]:
+        """The attributes of every such tag."""
+        return [
+            found
+            for name, found in self.tags
+            if name == tag and all(found.get(key.rstrip("_")) == value for key, value in wanted.items())
+        ]
+
+    @property
+    def words(self) -> str:
+        """The text with single spaces."""
+        return " ".join(self.text.split())

@@ -1,0 +1,307 @@
+"""The page: complete, self-contained, inert to hostile names, and the same for the same runs."""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_records import plant, scores, write_run
+from parsed_page import Page
+
+from evenhand import Split, Task, execute, tasks
+from evenhand.report.page import build, task_loader
+from evenhand.training.record import Record
+from evenhand.training.store import read_json, write_json
+
+HOSTILE = (
+    "\"><img src=x onerror=alert(1)></script><script>window.taken=1</script>'--><svg/onload=a()>{{7*7}}&amp;"
+)
+NOT_THERE = "The data are not on the machine that made this page"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+    """Two real runs, small."""
+    task = tasks.load("digits_even_odd:limit=160")
+    folder = tmp_path_factory.mktemp("runs")
+    torch.set_num_threads(1)  # several threads on a busy machine wait for each other
+    return [execute(task, method, {"epochs": 4}, runs=folder, device="cpu") for method in ("erm", "tab")]
+
+
+@pytest.fixture(scope="module")
+def page(runs: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(runs, tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.fixture(scope="module")
+def parsed(page: Path) -> Page:
+    return Page(page.read_text())
+
+
+class Photographs:
+    """As a dataset gives them, one by one; of noise, the worst case for any picture format."""
+
+    def __len__(self) -> int:
+        return 2400
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        return torch.from_numpy(np.random.default_rng(row).integers(0, 256, (3, 120, 160), dtype=np.uint8))
+
+
+def split(y: np.ndarray, x: torch.Tensor | Photographs, group: np.ndarray | None = None) -> Split:
+    return Split(x, torch.from_numpy(y), group=None if group is None else torch.from_numpy(group))
+
+
+def planted(tmp_path: Path, task: Task, test: dict, **more: object) -> list[Record]:
+    """ERM and TAB on a task whose minority is planted."""
+    found = plant(task.train.y.numpy())
+    return [
+        write_run(tmp_path, "erm", test, task=task, **more),
+        write_run(tmp_path, "tab", test, task=task, found=found, **more),
+    ]
+
+
+def picture_task() -> Task:
+    y = np.repeat([0, 1], 20)
+    pixels = np.random.default_rng(0).integers(0, 256, (len(y), 3, 8, 8), dtype=np.uint8)
+    one = split(y, torch.from_numpy(pixels))
+    return Task("planted", one, one, one, ("class 0", "class 1"), checksum="planted")
+
+
+def test_the_page_has_every_part_and_is_small(page: Path, parsed: Page, runs: list[Record]) -> None:
+    assert page.stat().st_size < 300_000
+    for title in (
+        "Methods side by side",
+        "Accuracy in every group",
+        "What TAB found",
+        "Training",
+        "Reproduce",
+    ):
+        assert title in parsed.words
+    parts = runs[1].partition
+    assert parts is not None
+    assert f"set apart {int(parts.minority.sum())} of {len(parts.minority)} training samples" in parsed.words
+    assert "For scoring only" in parsed.words
+    wga = runs[1].metrics["test"]["wga"]
+    assert f"{100 * wga:.1f}%" in parsed.words
+    shown = min(24, int(parts.minority.sum()))
+    assert len(parsed.all("img")) >= shown
+
+
+def test_the_page_can_be_read_without_seeing_it(parsed: Page) -> None:
+    for landmark in ("header", "nav", "main", "footer"):
+        assert len(parsed.all(landmark)) == 1, landmark
+    assert [tag for tag, _ in parsed.tags if re.fullmatch("h[1-6]", tag)][:3] == ["h1", "h2", "h3"]
+    assert all(image["alt"] for image in parsed.all("img"))
+    assert all(cell.get("scope") in ("col", "colgroup", "row") for cell in parsed.all("th"))
+    for svg in parsed.all("svg"):
+        assert svg.get("aria-hidden") == "true" or svg.get("aria-label") or "viewbox" in svg
+    identifiers = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]
+    assert len(identifiers) == len(set(identifiers))
+    for link in parsed.all("a"):
+        assert link["href"].removeprefix("#") in identifiers
+    named = [a["aria-labelledby"] for _, a in parsed.tags if "aria-labelledby" in a]
+    assert named and set(named) <= set(identifiers)
+
+
+def test_the_page_fetches_nothing(page: Path, parsed: Page) -> None:
+    for tag, attributes in parsed.tags:
+        for name, value in attributes.items():
+            assert name not in ("srcset", "action", "formaction", "style", "background", "poster"), (
+                tag,
+                name,
+            )
+            if name in ("src", "href", "data"):
+                assert value.startswith(("data:image/", "#")), (tag, name, value[:40])
+    assert not parsed.all("link") and not parsed.all("iframe") and not parsed.all("base")
+    (style,) = [content for tag, _, content in parsed.raw if tag == "style"]
+    assert "url(" not in style and "@import" not in style
+    assert not re.search(r"https?://", page.read_text())
+
+
+def test_the_policy_lets_only_our_own_script_and_style_count(parsed: Page) -> None:
+    (policy,) = [meta["content"] for meta in parsed.all("meta") if "http-equiv" in meta]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    for tag, attributes, content in parsed.raw:
+        if attributes.get("type") != "application/json":
+            digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+            assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert len(parsed.raw) == 3  # style, data, script
+
+
+def test_the_same_runs_make_the_same_page(page: Path, runs: list[Record], tmp_path: Path) -> None:
+    again = build([Record(run.path) for run in reversed(runs)], tmp_path / "again.html")
+    assert again.read_bytes() == page.read_bytes()
+
+
+def test_only_times_depend_on_timing(runs: list[Record], tmp_path: Path) -> None:
+    copy = shutil.copytree(runs[0].path.parents[2], tmp_path / "runs")
+    records = [Record(copy / run.path.relative_to(runs[0].path.parents[2])) for run in runs]
+    before = build(records, tmp_path / "a.html").read_text()
+    for record in records:
+        timing = read_json(record.path / "timing.json")
+        stages = dict.fromkeys(timing["stages"], 7200.0)
+        write_json(record.path / "timing.json", {"seconds": 1.0, "stages": stages, "unshared": 7200.0})
+    after = build([Record(record.path) for record in records], tmp_path / "b.html").read_text()
+    assert before != after
+    time = re.compile(r"\d+ h \d+ min|\d+ min \d+ s|[\d.]+ s\b")
+    assert time.sub("T", before) == time.sub("T", after)
+
+
+@pytest.mark.parametrize("with_data", [True, False])
+def test_hostile_names_are_only_text(tmp_path: Path, with_data: bool) -> None:
+    y = np.repeat([0, 1], 30)
+    one = split(y, torch.zeros(60, 3, 8, 8, dtype=torch.uint8), y * 2 + (np.arange(60) % 2))
+    task = Task(
+        "planted", one, one, one, (HOSTILE, "b"), group_names=tuple(f"{HOSTILE}, {i}" for i in range(4)),
+        conflicting=frozenset([1, 2]), checksum="x",
+    )  # fmt: skip
+    test = scores({f"{HOSTILE}, {i}": 0.5 + i / 10 for i in range(4)}, {HOSTILE: 0.6, "b": 0.7})
+    records = planted(tmp_path, task, test, spec=f"own:{HOSTILE}", hyperparameters={HOSTILE: HOSTILE})
+    html = build(records, tmp_path / "p.html", load_task=lambda _: task if with_data else None).read_text()
+    found = Page(html)
+    assert len(found.raw) == 3 and not found.all("img", src="x")
+    assert not [a for _, attributes in found.tags for a in attributes if a.startswith("on")]
+    assert found.text.count(HOSTILE) > 5
+    (data,) = [
+        content for _, attributes, content in found.raw if attributes.get("type") == "application/json"
+    ]
+    json.loads(data)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30))
+def test_no_name_changes_the_structure(tmp_path: Path, name: str) -> None:
+    def structure(group: str) -> list[tuple[str, list[str]]]:
+        record = write_run(tmp_path, "erm", scores({group: 0.5, "other": 0.9}, {"a": 0.7, "b": 0.7}))
+        found = Page(build([record], tmp_path / "p.html", load_task=lambda _: None).read_text())
+        return [(tag, sorted(attributes)) for tag, attributes in found.tags]
+
+    assert structure(name) == structure("plain")
+
+
+def test_without_the_data_the_page_says_so(runs: list[Record], tmp_path: Path) -> None:
+    found = Page(build(runs, tmp_path / "p.html", load_task=lambda _: None).read_text())
+    assert NOT_THERE in found.words and not found.all("img")
+    assert "Loss by epoch" in found.words  # the histories are in the records
+
+
+def test_changed_data_are_not_shown_as_if_they_were_the_old(runs: list[Record], tmp_path: Path) -> None:
+    other = tasks.load("digits_even_odd:limit=250")
+    found = Page(build(runs, tmp_path / "p.html", load_task=lambda _: other).read_text())
+    assert "The data have changed since these runs" in found.words and not found.all("img")
+
+
+def test_a_task_that_cannot_be_loaded_is_no_error(tmp_path: Path) -> None:
+    record = write_run(tmp_path, "erm", scores(None, {"a": 0.5}), spec="nobody.has_this")
+    assert task_loader()(record) is None
+    own = write_run(tmp_path, "tab", scores(None, {"a": 0.5}), spec="")
+    assert task_loader()(own) is None
+
+
+def test_without_groups_the_worst_class_is_shown(tmp_path: Path) -> None:
+    task = picture_task()
+    records = planted(tmp_path, task, scores(None, {"class 0": 0.4, "class 1": 0.9}))
+    found = Page(build(records, tmp_path / "p.html", load_task=lambda _: task).read_text())
+    assert "worst class" in found.words and "Accuracy in every class" in found.words
+    assert "scoring only" not in found.words and "Nobody has annotated groups" in found.words
+    assert len(found.all("img")) == 2 * (2 + 12)
+
+
+def test_one_run_is_enough(runs: list[Record], tmp_path: Path) -> None:
+    found = Page(build(runs[:1], tmp_path / "p.html").read_text())
+    assert "ERM reaches" in found.words and "no run of another method" in found.words
+    assert "class by class" not in found.words
+
+
+def test_two_hundred_classes_of_photographs_stay_readable_and_small(tmp_path: Path) -> None:
+    y = np.repeat(np.arange(200), 12)
+    one = split(y, Photographs())
+    task = Task("planted", one, one, one, tuple(f"species {i}" for i in range(200)), checksum="photographs")
+    test = scores(None, {name: 0.5 + i / 500 for i, name in enumerate(task.class_names)})
+    path = build(planted(tmp_path, task, test), tmp_path / "p.html", load_task=lambda _: task)
+    found = Page(path.read_text())
+    assert path.stat().st_size < 5_000_000
+    assert len(found.all("details", class_="class")) == 12
+    assert "188 more classes, less clearly separated" in found.words
+    assert "188 more classes, all better than these" in found.words
+    assert found.words.count("species 199") >= 2
+
+
+def test_rows_of_a_table_show_the_features_that_differ(tmp_path: Path) -> None:
+    y = np.repeat([0, 1], 40)
+    parts, _ = plant(y)
+    x = np.random.default_rng(0).normal(size=(80, 20))
+    x[parts.minority, 17] += 9
+    one = split(y, torch.from_numpy(x))
+    task = Task("planted", one, one, one, ("a", "b"), checksum="table")
+    records = planted(tmp_path, task, scores(None, {"a": 0.5, "b": 0.6}))
+    found = Page(build(records, tmp_path / "p.html", load_task=lambda _: task).read_text())
+    assert found.words.count("feature 17") == 4 and len(found.all("table", class_="values")) == 4
+    assert not found.all("img")
+
+
+def test_samples_of_an_odd_shape_are_named(tmp_path: Path) -> None:
+    y = np.repeat([0, 1], 20)
+    one = split(y, torch.zeros(40, 5, 7))
+    task = Task("planted", one, one, one, ("a", "b"), checksum="odd")
+    records = planted(tmp_path, task, scores(None, {"a": 0.5, "b": 0.6}))
+    found = Page(build(records, tmp_path / "p.html", load_task=lambda _: task).read_text())
+    assert "These samples have the shape (5, 7) and cannot be drawn here." in found.words
+
+
+def test_several_tasks_and_seeds_share_a_page(tmp_path: Path) -> None:
+    test = scores({"g": 0.2, "h": 0.9}, {"a": 0.6, "b": 0.5})
+    labels = np.repeat([0, 1], 30)
+    records = [write_run(tmp_path, "erm", test, name="first", seed=seed) for seed in (0, 1)]
+    records += [write_run(tmp_path, "tab", test, name="first", seed=s, found=plant(labels)) for s in (0, 1)]
+    records += [write_run(tmp_path, "erm", test, name="second")]
+    found = Page(build([*records, records[0]], tmp_path / "p.html", load_task=lambda _: None).read_text())
+    assert "5 runs on 2 tasks" in found.words and len(found.all("article")) == 2
+    assert "TAB, seed 1" in found.words and "100% of them are set apart with seed 1 too." in found.words
+
+
+def test_no_runs_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one finished run, got none; run `evenhand demo`"):
+        build([], tmp_path / "p.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_text_is_readable_in_both_themes() -> None:
+    """Contrast of at least 4.5 to 1 (WCAG AA) for every colour that text may have."""
+    style = (Path(build.__code__.co_filename).parent / "templates" / "page.css").read_text()
+    blocks = re.findall(r"\{[^{}]*--paper:[^{}]*\}", style)
+    assert len(blocks) == 3 and blocks[1].split("}")[0].split() == blocks[2].split("color-scheme")[0].split()
+    for block in blocks:
+        colours = dict(re.findall(r"--(\w+): (#\w{6})", block))
+        for ground in ("paper", "wash"):
+            for ink in ("ink", "soft", "accent", "majority", "minority"):
+                light, dark = sorted((_luminance(colours[ink]), _luminance(colours[ground])), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, (ink, ground)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs the browser chromium")
+def test_a_browser_runs_our_script_under_the_policy(page: Path, tmp_path: Path) -> None:
+    words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    done = subprocess.run(
+        [*words, "--enable-logging=stderr", "--dump-dom", page.resolve().as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr, done.stderr
+    dom = Page(done.stdout)
+    assert "hidden" not in dom.all("button", class_="theme")[0]  # the script unhides it
+    assert all(button["aria-pressed"] == "false" for button in dom.all("button") if "data-trace" in button)
