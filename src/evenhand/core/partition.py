@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,33 +11,144 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
+
+from evenhand.core.kmeans import two_means
 
 Cluster = Callable[[npt.NDArray[Any]], npt.ArrayLike]  # (samples, epochs) of one class -> 0/1 per sample
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Partition:
-    """Which samples of every class form its smaller cluster, and how clearly the two separate."""
+    """Which samples of every class form its smaller cluster, and how clearly the two separate.
+
+    `margin` is the signed distance to the boundary between the clusters over the distance of their
+    centroids: 0.5 at the minority's centroid, -0.5 at the majority's, 0 in a class that was not split.
+    """
 
     minority: npt.NDArray[np.bool_]  # (samples,)
     labels: npt.NDArray[Any]  # (samples,) as given
     classes: npt.NDArray[Any]  # (classes,) the distinct labels, ascending
     sizes: npt.NDArray[np.int64]  # (classes, 2): majority, minority
     separation: npt.NDArray[np.float64]  # (classes,) between-cluster share of the variance, 0 to 1
-    margin: npt.NDArray[np.float32]  # (samples,) signed; positive: on the minority's side
+    margin: npt.NDArray[np.float32]  # (samples,) positive: on the minority's side
     unsplit: Mapping[Any, str]  # classes left alone -> why
 
     def save(self, path: str | Path) -> None:
-        raise NotImplementedError
+        """Write it as one .npz file, which holds no pickles."""
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        positions = [int(np.searchsorted(self.classes, label)) for label in self.unsplit]
+        unsplit = json.dumps(list(zip(positions, self.unsplit.values(), strict=True)))
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays, unsplit=np.array(unsplit))
+        Path(path).write_bytes(buffer.getvalue())
 
     @staticmethod
     def load(path: str | Path) -> Partition:
-        raise NotImplementedError
+        """Read what `save` wrote."""
+        with np.load(path, allow_pickle=False) as file:
+            if set(file.files) != {*_ARRAYS, "unsplit"}:
+                raise ValueError(f"{path} should be a saved partition, but it holds {sorted(file.files)}")
+            fields = {name: file[name] for name in file.files}
+        classes = fields["classes"].tolist()
+        unsplit = {classes[position]: reason for position, reason in json.loads(str(fields.pop("unsplit")))}
+        return Partition(**fields, unsplit=unsplit)
+
+
+_ARRAYS = ("minority", "labels", "classes", "sizes", "separation", "margin")
 
 
 def partition(
     losses: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike, cluster: Cluster | Any | None = None
 ) -> Partition:
-    """Split every class's loss histories in two; the smaller cluster is its minority."""
-    raise NotImplementedError
+    """Split every class's loss histories, (samples, epochs), in two; the smaller cluster is its minority.
+
+    Of two equally large clusters, the one with the higher mean loss is the minority. A class with one
+    sample, with identical histories or for which `cluster` gives one cluster stays whole and is named in
+    `unsplit`. `cluster` replaces k-means: a function from one class's histories to 0 or 1 per sample, or a
+    scikit-learn estimator such as `MiniBatchKMeans(2)`.
+
+    >>> parts = partition([[0.9, 0.1], [0.8, 0.1], [0.9, 0.8], [0.7, 0.7]], [0, 0, 0, 1])
+    >>> parts.minority.tolist(), parts.sizes.tolist(), parts.unsplit
+    ([False, False, True, False], [[2, 1], [1, 0]], {1: 'one sample'})
+    """
+    histories, names = _losses(losses), _labels(labels)
+    if len(names) != len(histories):
+        raise ValueError(
+            f"losses and labels must have one row per sample, got {len(histories)} and {len(names)}"
+        )
+    classes, position = np.unique(names, return_inverse=True)
+    given = None if cluster is None else _own_clusters(histories, position, classes, cluster)
+    found = two_means(histories, position, given)
+    sizes = found.sizes.numpy()
+    flip = sizes[:, 1] > sizes[:, 0]  # cluster 1, of the higher mean loss, is the minority of equals
+    split = sizes[:, 1] > 0
+    minority = (found.assignment.numpy() ^ flip[position]) & split[position]
+    sizes = np.where((flip & split)[:, None], sizes[:, ::-1], sizes)
+    margin = np.where(flip[position], -1, 1) * found.margin.numpy()
+    inertia, total = found.inertia.numpy(), found.total.numpy()
+    separation = np.where(split, 1 - np.divide(inertia, total, out=np.ones_like(total), where=total > 0), 0.0)
+    unsplit = {
+        label: _reason(int(sizes[c, 0]), float(total[c]))
+        for c, label in enumerate(classes.tolist())
+        if not split[c]
+    }
+    return Partition(
+        minority, names, classes, sizes, separation.clip(0, 1), margin.astype(np.float32), unsplit
+    )
+
+
+def _reason(size: int, total: float) -> str:
+    if size == 1:
+        return "one sample"
+    return "identical histories" if total == 0 else "a single cluster"
+
+
+def _losses(losses: Tensor | npt.ArrayLike) -> Tensor:
+    """(samples, epochs) on the CPU, checked."""
+    values = losses.detach().cpu() if isinstance(losses, Tensor) else torch.from_numpy(np.asarray(losses))
+    if values.ndim != 2:
+        raise ValueError(f"losses must be shaped (samples, epochs), got {tuple(values.shape)}")
+    if values.shape[0] == 0 or values.shape[1] == 0:
+        raise ValueError(f"losses need at least one sample and one epoch, got shape {tuple(values.shape)}")
+    # The sum is finite unless a value is not, or the sum overflows: only then is every value looked at.
+    if not bool(values.sum().isfinite()) and not bool(values.isfinite().all()):
+        sample, epoch = (~values.isfinite()).nonzero()[0].tolist()
+        raise ValueError(
+            f"losses must be finite, got {float(values[sample, epoch])} for sample {sample} in epoch {epoch}"
+        )
+    return values
+
+
+def _labels(labels: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
+    names = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if names.ndim != 1:
+        raise ValueError(f"labels must hold one class per sample, got shape {names.shape}")
+    if names.dtype.kind not in "iubU":
+        raise ValueError(f"labels must be whole numbers or strings, got {names.dtype}")
+    return names
+
+
+def _own_clusters(
+    histories: Tensor, position: npt.NDArray[np.intp], classes: npt.NDArray[Any], cluster: Any
+) -> Tensor:
+    """What the caller's own clustering says of every class that has anything to split."""
+    split = getattr(cluster, "fit_predict", cluster)
+    if not callable(split):
+        raise ValueError(f"cluster must be a function or have a fit_predict, got {type(cluster).__name__}")
+    values = histories.numpy()
+    given = np.zeros(len(values), dtype=bool)
+    order = np.argsort(position, kind="stable")
+    for label, rows in zip(classes, np.split(order, np.cumsum(np.bincount(position))[:-1]), strict=True):
+        own = np.ascontiguousarray(values[rows])
+        if (own == own[0]).all():
+            continue
+        answer = np.asarray(split(own))
+        if answer.shape != (len(rows),) or not np.isin(answer, (0, 1)).all():
+            raise ValueError(
+                f"cluster must give 0 or 1 for each of the {len(rows)} samples of class {label}, "
+                f"got shape {answer.shape} with values {np.unique(answer)[:5]}"
+            )
+        given[rows] = answer.astype(bool)
+    return torch.from_numpy(given)

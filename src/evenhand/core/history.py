@@ -1,0 +1,212 @@
+"""LossHistory: every sample's loss in every epoch, in memory or in a file that grows epoch by epoch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+_HEAD = 128  # bytes before the data in a history's file: an .npy header, padded so that it never grows
+_NUMPY = {torch.float32: "<f4", torch.float16: "<f2", torch.bool: "|b1"}
+
+
+class LossHistory:
+    """Per-sample losses of every epoch; call `record` for every batch and `end_epoch` after each epoch.
+
+    A sample that is seen several times in an epoch has the mean of its losses. One that is not seen keeps
+    its last value; one that has never been seen has the mean over the samples seen in that epoch.
+    With `path`, epochs are appended to an .npy file in Fortran order, which `numpy.load(path, mmap_mode="r")`
+    can read at any time and which the next `LossHistory(…, path=path)` continues. An epoch that has not
+    been ended is not kept. float16 halves the memory at a relative error of at most 2**-11 (losses above
+    65504 become 65504); bool keeps whether the mean is at least one half.
+
+    >>> history = LossHistory(3)
+    >>> history.record([0, 2], [0.5, 1.5]); history.record([1], [0.25]); history.end_epoch()
+    >>> history.losses.tolist()
+    [[0.5], [0.25], [1.5]]
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        *,
+        path: str | Path | None = None,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        if dtype not in _NUMPY:
+            raise ValueError(f"dtype must be float32, float16 or bool, got {dtype}")
+        self.num_samples, self.dtype = num_samples, dtype
+        self.path = None if path is None else Path(path)
+        self._device = None if device is None else torch.device(device)
+        self._sum: Tensor | None = None  # made on the device of the first losses
+        self._count: Tensor | None = None
+        self._broken: Tensor | None = None  # on the device: whether a loss was not finite, or an index off
+        self._columns: list[Tensor] = []  # of a history without a file
+        self._num_epochs = 0
+        if self.path is not None and self.path.exists():
+            self._num_epochs = self._read_header()
+
+    @property
+    def num_epochs(self) -> int:
+        """How many epochs have been ended."""
+        return self._num_epochs
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    @property
+    def losses(self) -> Tensor:
+        """(samples, epochs) on the CPU; with a file, memory-mapped and not to be written to."""
+        if self.path is None:
+            empty = torch.empty(self.num_samples, 0, dtype=self.dtype)
+            return torch.stack(self._columns, 1) if self._columns else empty
+        if self._num_epochs == 0:
+            return torch.empty(self.num_samples, 0, dtype=self.dtype)
+        mapped = np.load(self.path, mmap_mode="c", allow_pickle=False)  # private pages: the file is safe
+        return torch.from_numpy(mapped)
+
+    def record(self, index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> None:
+        """Take the losses of one batch, one per sample; nothing waits for the device.
+
+        Wrong values raise a ValueError: at once on the CPU, at `end_epoch` on another device.
+        """
+        values = _tensor(losses).detach()
+        where = _tensor(index)
+        if values.ndim != 1:
+            raise ValueError(
+                f"losses must hold one value per sample, got shape {tuple(values.shape)}; "
+                "compute the loss with reduction='none'"
+            )
+        if where.shape != values.shape:
+            raise ValueError(
+                f"index and losses must be equally long, got {tuple(where.shape)} and {tuple(values.shape)}"
+            )
+        if where.is_floating_point() or where.is_complex() or where.dtype == torch.bool:
+            raise ValueError(f"index must hold whole numbers, got {where.dtype}")
+        if self._sum is None or self._count is None or self._broken is None:
+            device = self._device or values.device
+            self._sum = torch.zeros(self.num_samples, device=device)
+            self._count = torch.zeros(self.num_samples, device=device)
+            self._broken = torch.zeros((), dtype=torch.bool, device=device)
+        values = values.to(self._sum.device, torch.float32)
+        where = where.to(self._sum.device, torch.int64)
+        wrong = (where < 0) | (where >= self.num_samples)
+        broken = wrong.any() | ~values.isfinite().all()
+        if values.device.type == "cpu" and bool(broken):
+            if bool(wrong.any()):
+                bad = int(where[wrong][0])
+                raise ValueError(f"index must be between 0 and {self.num_samples - 1}, got {bad}")
+            bad_at = int((~values.isfinite()).nonzero()[0])
+            raise ValueError(
+                f"losses must be finite, got {float(values[bad_at])} for sample {int(where[bad_at])}"
+            )
+        self._broken |= broken
+        where = where.clamp(0, self.num_samples - 1)
+        self._sum.index_add_(0, where, values)
+        self._count.index_add_(0, where, torch.ones_like(values))
+
+    def end_epoch(self) -> None:
+        """Close the epoch: its losses become the history's next column."""
+        if self._sum is None or self._count is None or self._broken is None:
+            raise ValueError("end_epoch needs losses, but none was recorded since the last one")
+        if bool(self._broken):  # the one synchronisation of an epoch
+            self._forget()
+            raise ValueError(
+                f"losses must be finite and indices between 0 and {self.num_samples - 1}, "
+                "but some of this epoch were not; the epoch is dropped"
+            )
+        seen = self._count > 0
+        column = self._sum / self._count.clamp(min=1)
+        if not bool(seen.all()):
+            previous = self._last_column()
+            rest = column[seen].mean() if previous is None else previous.to(column.device, torch.float32)
+            column = torch.where(seen, column, rest)
+        self._forget()
+        if self.dtype == torch.bool:
+            column = column >= 0.5
+        elif self.dtype == torch.float16:
+            column = column.clamp(max=torch.finfo(torch.float16).max)
+        self._append(column.to("cpu", self.dtype))
+
+    def truncate(self, num_epochs: int) -> None:
+        """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
+        if num_epochs > self._num_epochs:
+            raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self._num_epochs}")
+        self._forget()
+        self._columns = self._columns[:num_epochs]
+        self._num_epochs = num_epochs
+        if self.path is not None and self.path.exists():
+            with self.path.open("r+b") as file:
+                self._write_header(file)
+                file.truncate(_HEAD + num_epochs * self._column_bytes)
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    @property
+    def _column_bytes(self) -> int:
+        return self.num_samples * np.dtype(_NUMPY[self.dtype]).itemsize
+
+    def _forget(self) -> None:
+        self._sum = self._count = self._broken = None
+
+    def _last_column(self) -> Tensor | None:
+        if self._num_epochs == 0:
+            return None
+        return self._columns[-1] if self.path is None else self.losses[:, -1]
+
+    def _append(self, column: Tensor) -> None:
+        if self.path is None:
+            self._columns.append(column)
+            self._num_epochs += 1
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("r+b" if self.path.exists() else "w+b") as file:
+            file.seek(_HEAD + self._num_epochs * self._column_bytes)
+            file.write(column.numpy().tobytes())
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+            # The header counts the column only when all of it is there.
+            self._num_epochs += 1
+            self._write_header(file)
+
+    def _write_header(self, file: Any) -> None:
+        shape = f"({self.num_samples}, {self._num_epochs})"
+        text = f"{{'descr': '{_NUMPY[self.dtype]}', 'fortran_order': True, 'shape': {shape}, }}"
+        head = b"\x93NUMPY\x01\x00" + (_HEAD - 10).to_bytes(2, "little")
+        file.seek(0)
+        file.write(head + text.encode().ljust(_HEAD - 11) + b"\n")
+        file.flush()
+
+    def _read_header(self) -> int:
+        assert self.path is not None
+        try:
+            with self.path.open("rb") as file:
+                version = np.lib.format.read_magic(file)
+                assert version == (1, 0)
+                shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+                usable = file.tell() == _HEAD and fortran and len(shape) == 2
+        except (ValueError, AssertionError, SyntaxError, TypeError, EOFError):
+            usable, shape, dtype = False, (), np.dtype("V1")
+        if not usable:
+            raise ValueError(f"{self.path} should be a loss history, but it is not one; choose another path")
+        if shape[0] != self.num_samples or dtype != np.dtype(_NUMPY[self.dtype]):
+            raise ValueError(
+                f"{self.path} should hold {self.num_samples} samples as {np.dtype(_NUMPY[self.dtype])}, "
+                f"but it holds {shape[0]} as {dtype}; choose another path"
+            )
+        # A crash may have left the file shorter than its header says, if the disk lost the last column.
+        whole = (self.path.stat().st_size - _HEAD) // self._column_bytes
+        return int(min(shape[1], whole))
+
+
+def _tensor(values: Tensor | npt.ArrayLike) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))

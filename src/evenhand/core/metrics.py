@@ -1,0 +1,201 @@
+"""Accuracies of groups, the price of not knowing them, and how well they were found: on plain arrays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+Array = Tensor | npt.ArrayLike
+
+
+def group_accuracies(predictions: Array, labels: Array, groups: Array) -> dict[Any, float]:
+    """The accuracy of every group that has samples.
+
+    >>> group_accuracies([0, 1, 1], [0, 1, 0], ["a", "a", "b"])
+    {'a': 1.0, 'b': 0.0}
+    """
+    correct, group = _correct(predictions, labels), _vector(groups, "groups")
+    if len(group) != len(correct):
+        raise ValueError(f"groups must hold one value per sample, got {len(group)} for {len(correct)}")
+    names, position = np.unique(group, return_inverse=True)
+    hits = np.bincount(position, weights=correct) / np.bincount(position)
+    return dict(zip(names.tolist(), hits.tolist(), strict=True))
+
+
+def worst_group_accuracy(predictions: Array, labels: Array, groups: Array) -> float:
+    """The accuracy of the group that has the lowest."""
+    return min(group_accuracies(predictions, labels, groups).values())
+
+
+def worst_class_accuracy(predictions: Array, labels: Array) -> float:
+    """The accuracy of the class that has the lowest."""
+    return worst_group_accuracy(predictions, labels, labels)
+
+
+def balanced_accuracy(predictions: Array, labels: Array, groups: Array) -> float:
+    """The mean over groups of their accuracies, however large each is."""
+    return float(np.mean(list(group_accuracies(predictions, labels, groups).values())))
+
+
+def mean_accuracy(predictions: Array, labels: Array, weight: Array | None = None) -> float:
+    """The share of correct predictions, each sample counting with its weight.
+
+    >>> mean_accuracy([0, 1], [0, 0], weight=[3, 1])
+    0.75
+    """
+    correct = _correct(predictions, labels)
+    if weight is None:
+        return float(correct.mean())
+    weights = _vector(weight, "weight").astype(np.float64)
+    if len(weights) != len(correct):
+        raise ValueError(f"weight must hold one value per sample, got {len(weights)} for {len(correct)}")
+    if not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() == 0:
+        raise ValueError("weight must be finite, not negative, and not all zero")
+    return float(np.average(correct, weights=weights))
+
+
+def wilson_interval(successes: int, total: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """The 95% interval of a share (Wilson's), sensible also for small counts.
+
+    >>> low, high = wilson_interval(0, 10)
+    >>> round(low, 3), round(high, 3)
+    (0.0, 0.278)
+    """
+    if not 0 <= successes <= total or total < 1:
+        raise ValueError(f"need 0 <= successes <= total and total >= 1, got {successes} of {total}")
+    share = successes / total
+    centre = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    low = 0.0 if successes == 0 else max(centre - half, 0.0)
+    high = 1.0 if successes == total else min(centre + half, 1.0)
+    return low, high
+
+
+@dataclass(frozen=True)
+class Identification:
+    """How well pseudo-groups match the samples that truly break the shortcut, fractions of 1."""
+
+    identified: float | None  # of the conflicting samples, those in a minority cluster
+    purity: float | None  # of the minority clusters' samples, those that conflict
+    share: float  # of the balanced set, the conflicting part
+
+
+def identification(minority: Array, conflicting: Array, balanced: Array) -> Identification:
+    """The three identification scores; `balanced` are the indices of the balanced set.
+
+    A score whose denominator is zero, such as the purity of no minority, is None.
+    """
+    found, truth = (
+        _vector(a, n).astype(bool) for a, n in ((minority, "minority"), (conflicting, "conflicting"))
+    )
+    if len(found) != len(truth):
+        raise ValueError(f"minority and conflicting must be equally long, got {len(found)} and {len(truth)}")
+    both = int((found & truth).sum())
+    return Identification(
+        identified=both / int(truth.sum()) if truth.any() else None,
+        purity=both / int(found.sum()) if found.any() else None,
+        share=float(truth[_vector(balanced, "balanced")].mean()),
+    )
+
+
+@dataclass(frozen=True)
+class Price:
+    """The price of unawareness: the best candidate's WGA over that of the one selected without groups."""
+
+    mean: float  # of the seeds' ratios
+    deviation: float  # population deviation of the seeds' ratios
+    per_seed: tuple[float, ...]
+    ratio_of_means: float
+    selected: int  # candidate with the best mean validation accuracy
+    best: int  # candidate with the best mean test WGA
+
+
+def price_of_unawareness(validation_accuracy: Array, test_wga: Array) -> Price:
+    """What lacking group labels costs in model selection, from (candidates, seeds) arrays; NaN is missing.
+
+    Candidates whose mean test WGA is zero are dropped. The selected and the best candidate are fixed by
+    their means over seeds, the first of equals winning; the ratio is then taken for every seed that both
+    have and in which the selected one's WGA is not zero.
+    """
+    accuracy, wga = _candidates(validation_accuracy, "validation_accuracy"), _candidates(test_wga, "test_wga")
+    if accuracy.shape != wga.shape:
+        raise ValueError(
+            f"validation_accuracy and test_wga must be shaped alike, got {accuracy.shape} and {wga.shape}"
+        )
+    means, accuracies = _means(wga), _means(accuracy)
+    usable = (means > 0) & np.isfinite(accuracies)
+    if not usable.any():
+        raise ValueError("no candidate has a test WGA above zero, so its price is not defined")
+    selected = int(np.argmax(np.where(usable, accuracies, -np.inf)))
+    best = int(np.argmax(np.where(usable, means, -np.inf)))
+    common = np.isfinite(wga[selected]) & np.isfinite(wga[best]) & (wga[selected] > 0)
+    ratios = wga[best, common] / wga[selected, common]
+    return Price(
+        mean=float(ratios.mean()) if len(ratios) else math.nan,
+        deviation=float(ratios.std()) if len(ratios) else math.nan,
+        per_seed=tuple(ratios.tolist()),
+        ratio_of_means=float(means[best] / means[selected]),
+        selected=selected,
+        best=best,
+    )
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds with its population deviation."""
+
+    mean: float
+    deviation: float
+    per_seed: tuple[float, ...]
+
+
+def mean_model_selection(test_wga: Array) -> Mean:
+    """What a candidate picked at random reaches: the mean test WGA over candidates, (candidates, seeds).
+
+    NaN is missing: a seed's mean is over the candidates that it has.
+
+    >>> mean_model_selection([[0.2, 0.4], [0.6, 0.8]]).per_seed
+    (0.4, 0.6000000000000001)
+    """
+    wga = _candidates(test_wga, "test_wga")
+    seeds = [column[np.isfinite(column)].mean() for column in wga.T if np.isfinite(column).any()]
+    if not seeds:
+        raise ValueError("test_wga holds no value")
+    return Mean(float(np.mean(seeds)), float(np.std(seeds)), tuple(float(seed) for seed in seeds))
+
+
+def _vector(values: Array, name: str) -> npt.NDArray[Any]:
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must hold one value per sample, got shape {array.shape}")
+    return array
+
+
+def _correct(predictions: Array, labels: Array) -> npt.NDArray[np.bool_]:
+    predicted, wanted = _vector(predictions, "predictions"), _vector(labels, "labels")
+    if len(predicted) != len(wanted):
+        raise ValueError(
+            f"predictions and labels must be equally long, got {len(predicted)} and {len(wanted)}"
+        )
+    if len(wanted) == 0:
+        raise ValueError("an accuracy needs at least one sample, got none")
+    return np.asarray(predicted == wanted)
+
+
+def _candidates(values: Array, name: str) -> npt.NDArray[np.float64]:
+    array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
+    if array.ndim != 2 or array.size == 0:
+        raise ValueError(f"{name} must be shaped (candidates, seeds), got {array.shape}")
+    return array
+
+
+def _means(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Each candidate's mean over the seeds that it has; NaN without any."""
+    present = np.isfinite(values)
+    sums = np.where(present, values, 0.0).sum(1)
+    return np.where(present.any(1), sums / np.maximum(present.sum(1), 1), np.nan)
