@@ -3,13 +3,14 @@
 import dataclasses
 import inspect
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from conftest import shortcut_task
 from sklearn.cluster import MiniBatchKMeans
-from torch import Tensor
+from torch import Tensor, nn
 
 from evenhand import Split, Task, partition
 from evenhand.core.rebalance import Balanced
@@ -22,6 +23,14 @@ from evenhand.training.progress import Silent
 from evenhand.training.run import Run
 
 CPU = torch.device("cpu")
+
+
+def small_net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
+
+
+def small_task(epochs: int = 4) -> Task:
+    return dataclasses.replace(shortcut_task(epochs=epochs), make_model=small_net)
 
 
 def make_run(task: Task, folder: Path, **identity: object) -> Run:
@@ -44,7 +53,7 @@ def asked_of(run: Run, monkeypatch) -> dict:
     return asked
 
 
-def same_weights(first: torch.nn.Module, second: torch.nn.Module) -> bool:
+def same_weights(first: nn.Module, second: nn.Module) -> bool:
     pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
@@ -53,7 +62,7 @@ def same_weights(first: torch.nn.Module, second: torch.nn.Module) -> bool:
 
 
 def test_tab_trains_again_on_the_whole_balanced_multiset(tmp_path: Path, monkeypatch) -> None:
-    run = make_run(shortcut_task(), tmp_path)
+    run = make_run(small_task(), tmp_path)
     asked = asked_of(run, monkeypatch)
     tab.train(run)
     identifier = run.stages["erm"]
@@ -65,6 +74,22 @@ def test_tab_trains_again_on_the_whole_balanced_multiset(tmp_path: Path, monkeyp
         own = run.train.y.numpy() == label
         assert counts[own & parts.minority].sum() == counts[own & ~parts.minority].sum()
     assert asked.keys() == {"stage", "split"}, "neither sampled nor transformed"
+
+
+@pytest.mark.parametrize("method", [tab, eta_tab, minibatch_tab])
+def test_the_identifier_stops_when_training_accuracy_no_longer_rises(
+    tmp_path: Path, monkeypatch, method: ModuleType
+) -> None:
+    run, calls = make_run(small_task(epochs=1), tmp_path), []
+    fit = run.fit
+
+    def spy(stage: str, *given: object, **named: object) -> object:
+        calls.append((stage, named.get("stop", "val")))
+        return fit(stage, *given, **named)
+
+    monkeypatch.setattr(run, "fit", spy)
+    method.train(run)
+    assert calls == [("erm", "train"), ("model", "val")]
 
 
 # -- balanced epochs -------------------------------------------------------------------------------------
@@ -88,12 +113,12 @@ def test_a_class_in_one_piece_keeps_its_share() -> None:
 
 
 def test_balanced_epochs_draw_from_the_training_set(tmp_path: Path, monkeypatch) -> None:
-    run = make_run(shortcut_task(), tmp_path)
+    run = make_run(small_task(), tmp_path)
     asked = asked_of(run, monkeypatch)
     model = tab.train(run, balanced_epochs=True)
     assert asked["split"] is None
     np.testing.assert_allclose(asked["draw"], tab.even_chances(run.partition))
-    assert not same_weights(model, tab.train(make_run(shortcut_task(), tmp_path / "other")))
+    assert not same_weights(model, tab.train(make_run(small_task(), tmp_path / "other")))
 
 
 # -- eta -------------------------------------------------------------------------------------------------
@@ -137,7 +162,7 @@ def test_a_copy_can_look_different_in_every_epoch() -> None:
 
 
 def test_eta_tab_is_tab_but_for_the_copies(tmp_path: Path, monkeypatch) -> None:
-    task = shortcut_task()
+    task = small_task()
     models = []
     for once in (True, False):
         run = make_run(task, tmp_path, once=once)
@@ -152,7 +177,7 @@ def test_eta_tab_is_tab_but_for_the_copies(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_erm_randaug_transforms_every_sample_afresh(tmp_path: Path, monkeypatch) -> None:
-    run = make_run(shortcut_task(epochs=1), tmp_path)
+    run = make_run(small_task(epochs=1), tmp_path)
     asked = asked_of(run, monkeypatch)
     erm_randaug.train(run)
     x = run.train.x[:4]
@@ -167,7 +192,7 @@ def test_erm_randaug_transforms_every_sample_afresh(tmp_path: Path, monkeypatch)
 
 
 def test_minibatch_tab_clusters_with_scikit_learn(tmp_path: Path) -> None:
-    run = make_run(shortcut_task(), tmp_path)
+    run = make_run(small_task(), tmp_path)
     minibatch_tab.train(run)
     losses, y = np.asarray(run.stages["erm"].losses), run.train.y.numpy()
     for label in (0, 1):
@@ -175,6 +200,23 @@ def test_minibatch_tab_clusters_with_scikit_learn(tmp_path: Path) -> None:
         cluster = kmeans.fit_predict(losses[y == label])
         smaller = np.bincount(cluster).argmin()
         assert np.array_equal(run.partition.minority[y == label], cluster == smaller)
+
+
+def test_minibatch_tab_takes_its_clusters_from_nowhere_else(tmp_path: Path, monkeypatch) -> None:
+    made: list[tuple] = []
+
+    class EveryThird:
+        def __init__(self, *given: object, **named: object) -> None:
+            made.append((given, named))
+
+        def fit_predict(self, histories: np.ndarray) -> np.ndarray:
+            return (np.arange(len(histories)) % 3 == 0).astype(np.int32)
+
+    monkeypatch.setattr(minibatch_tab, "MiniBatchKMeans", EveryThird)
+    run = make_run(small_task(epochs=1), tmp_path)
+    minibatch_tab.train(run)
+    assert made == [((2,), {"reassignment_ratio": 1e-5, "random_state": 0})]
+    assert run.partition.minority.tolist() == [row % 30 % 3 == 0 for row in range(60)]
 
 
 def test_the_papers_reassignment_ratio_is_the_default() -> None:
@@ -193,7 +235,7 @@ def test_the_identifier_records_the_step_itself_or_a_clean_pass_after_the_epoch(
     task = dataclasses.replace(task, recipe=task.recipe.replace(clean_losses=clean, batch_size=60))
     run = make_run(task, tmp_path)
     fit = run.fit("erm", stop="train")
-    losses = torch.nn.functional.cross_entropy
+    losses = nn.functional.cross_entropy
     fresh, x, y = run.make_model(), task.train.x, task.train.y
     number, _ = seed_epoch(0, "erm", 0, CPU)
     order = np.random.default_rng(number).permutation(60)
@@ -204,5 +246,5 @@ def test_the_identifier_records_the_step_itself_or_a_clean_pass_after_the_epoch(
     np.testing.assert_allclose(fit.losses[:, 0], after if clean else step, rtol=1e-5)
 
 
-def dropping() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(36, 2))
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 2))
