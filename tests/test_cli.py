@@ -11,7 +11,9 @@ import pytest
 from evenhand import cli
 
 
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str, str]:
+def call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object
+) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of one call."""
     monkeypatch.setattr(sys, "argv", ["evenhand", *map(str, words)])
     with pytest.raises(SystemExit) as end:
@@ -42,8 +44,22 @@ def test_tasks_and_methods_have_one_line_each(evenhand) -> None:
         assert code == 0 and json.loads(out)[name]
 
 
-def test_a_run_prints_figures_between_0_and_1_and_a_second_call_returns_them(evenhand, tmp_path: Path) -> None:
-    words = ("run", "digits_even_odd", "tab", "lr=2e-3", "--epochs", 2, "--limit", 120, "--runs", tmp_path, "--json")
+def test_a_run_prints_figures_between_0_and_1_and_a_second_call_returns_them(
+    evenhand, tmp_path: Path
+) -> None:
+    words = (
+        "run",
+        "digits_even_odd",
+        "tab",
+        "lr=2e-3",
+        "--epochs",
+        2,
+        "--limit",
+        120,
+        "--runs",
+        tmp_path,
+        "--json",
+    )
     code, out, err = evenhand(*words)
     assert code == 0 and "erm" in err
     (row,) = json.loads(out)["results"]
@@ -81,7 +97,9 @@ def test_report_makes_a_page_of_runs(evenhand, tmp_path: Path) -> None:
         (("report", "not-there"), "not-there should be the folder of a finished run"),
     ],
 )
-def test_what_a_user_can_mend_is_said_in_a_line_with_exit_code_2(evenhand, tmp_path, monkeypatch, words, message) -> None:
+def test_what_a_user_can_mend_is_said_in_a_line_with_exit_code_2(
+    evenhand, tmp_path, monkeypatch, words, message
+) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = evenhand(*words)
     assert code == 2 and out == ""

@@ -23,7 +23,7 @@ _EXPORTS = {
     "fit": "evenhand.api",
 }
 
-__all__ = [*_EXPORTS, "__version__"]  # noqa: PLE0604
+__all__ = [*_EXPORTS, "__version__"]
 
 if TYPE_CHECKING:
     from evenhand.api import fit as fit

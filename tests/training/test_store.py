@@ -55,8 +55,9 @@ def test_a_claim_is_exclusive_and_ends_with_its_owner(tmp_path: Path) -> None:
     owner = context.Process(target=_hold, args=(tmp_path, ready))
     owner.start()
     ready.get(timeout=60)
-    with pytest.raises(BlockingIOError, match=rf'is held by another process: .*"pid": {owner.pid}'), store.claim(
-        tmp_path, wait=False
+    with (
+        pytest.raises(BlockingIOError, match=rf'is held by another process: .*"pid": {owner.pid}'),
+        store.claim(tmp_path, wait=False),
     ):
         pass
     owner.kill()

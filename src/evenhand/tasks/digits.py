@@ -10,12 +10,12 @@ from evenhand.tasks import colour, source
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
-RECIPE = Recipe(batch_size=64, epochs=30)
+RECIPE = Recipe(batch_size=64, epochs=40, check_every=1)
 
 SOURCE = None  # nothing to fetch
 
 
-def load(root: Path | None = None, *, p: float = 0.95, palette: str = "random42") -> Task:
+def load(root: Path | None = None, *, p: float = 0.9, palette: str = "random42") -> Task:
     """1,797 digits; a share p of each class carries the class's own colour."""
     return colour.colour_task(
         "digits",

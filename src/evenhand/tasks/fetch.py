@@ -66,7 +66,8 @@ def list_table(lines: list[Listed]) -> Any:
     """The list as a table for rich."""
     from rich.table import Table
 
-    table = Table("task", "here", "needs", "licence", "from", title="data")
+    table = Table("task", "here", "needs", "licence", title="data")
+    table.add_column("from", overflow="fold")
     for line in lines:
         table.add_row(line.task, "yes" if line.present else "no", line.size, line.licence, line.url)
     return table

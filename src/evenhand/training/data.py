@@ -102,7 +102,8 @@ class Split:
 
 def as_input(item: Any) -> Tensor:
     """The input of a dataset's item, which may be (input, label, …) or the input alone."""
-    return torch.as_tensor(item[0] if isinstance(item, (tuple, list)) else item)
+    value = item[0] if isinstance(item, (tuple, list)) else item
+    return value if isinstance(value, Tensor) else torch.tensor(value)  # a copy: mapped arrays are read-only
 
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # (batch, channels, height, width) in [0, 1] -> same

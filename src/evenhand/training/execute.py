@@ -113,7 +113,7 @@ def _identification(run: Run, task: Task) -> dict[str, float] | None:
 
 def _npz(predictions: dict[str, torch.Tensor]) -> bytes:
     """Predicted classes and the probability of each, for val and test."""
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, outputs in predictions.items():
         confidence, label = outputs.softmax(1).max(1)
         arrays[name] = label.numpy().astype(np.int32)

@@ -129,7 +129,7 @@ class Training:
         if self.device.type == "cuda":
             for part in (model, objective):
                 if isinstance(part, nn.Module):
-                    part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                    part.to(memory_format=torch.channels_last)
         self.optimizer = make_optimizer(self._parameters(), recipe, self.device)
         self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
             self.optimizer, factor=recipe.plateau_factor, patience=recipe.plateau_epochs
@@ -303,7 +303,8 @@ class Training:
         steps = (limit - self.epoch) * (len(self.train.split) // self.train.batch_size)
         worth_it = self.device.type == "cuda" and steps > 3000  # compiling costs about half a minute
         if self.recipe.compile == "on" or (self.recipe.compile == "auto" and worth_it):
-            return torch.compile(self.model, dynamic=False)  # type: ignore[no-any-return]
+            compiled: Callable[[Tensor], Tensor] = torch.compile(self.model, dynamic=False)
+            return compiled
         return self.model
 
 

@@ -68,7 +68,7 @@ class Record:
         """The loss histories of a recorded training, (samples, epochs) memory-mapped; None if not kept."""
         if name not in self.config["stages"] or not (path := self.stage(name) / "losses.npy").exists():
             return None
-        losses: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        losses: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
         return losses[:, : self.config["stages"][name]["epochs"]]
 
 

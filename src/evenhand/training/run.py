@@ -55,7 +55,7 @@ class Fit:
         return self._history("val_losses")
 
     def _history(self, name: str) -> np.ndarray:
-        history: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        history: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="c", allow_pickle=False)
         return history[:, : self.epochs]
 
 
@@ -194,7 +194,7 @@ class Run:
                 buffer = io.BytesIO()
                 np.save(buffer, compute(), allow_pickle=False)
                 write_bytes(path, buffer.getvalue())
-        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
         return array
 
     # -- inside --------------------------------------------------------------------------------------
