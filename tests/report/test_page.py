@@ -1,6 +1,7 @@
 """The page: complete, self-contained, inert to hostile names, and the same for the same runs."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
@@ -89,7 +90,7 @@ def test_the_page_has_every_part_and_is_small(page: Path, parsed: Page, runs: li
     parts = runs[1].partition
     assert parts is not None
     assert f"set apart {int(parts.minority.sum())} of {len(parts.minority)} training samples" in parsed.words
-    assert "For scoring only" in parsed.words
+    assert "For scoring only" in parsed.words and "Bias-conflicting samples" in parsed.words
     wga = runs[1].metrics["test"]["wga"]
     assert f"{100 * wga:.1f}%" in parsed.words
     shown = min(24, int(parts.minority.sum()))
@@ -212,6 +213,7 @@ def test_without_groups_the_worst_class_is_shown(tmp_path: Path) -> None:
     records = planted(tmp_path, task, scores(None, {"class 0": 0.4, "class 1": 0.9}))
     found = Page(build(records, tmp_path / "p.html", load_task=lambda _: task).read_text())
     assert "worst class" in found.words and "Accuracy in every class" in found.words
+    assert "ias-conflicting" not in found.words
     assert "scoring only" not in found.words and "Nobody has annotated groups" in found.words
     assert len(found.all("img")) == 2 * (2 + 12)
 
@@ -249,6 +251,32 @@ def test_rows_of_a_table_show_the_features_that_differ(tmp_path: Path) -> None:
     assert not found.all("img")
 
 
+def test_a_minority_that_is_learned_first_is_said_to_be(tmp_path: Path) -> None:
+    task = picture_task()
+    parts, losses = plant(task.train.y.numpy())
+    test = scores(None, {"class 0": 0.4, "class 1": 0.9})
+    for flipped in (False, True):
+        found = (parts, 3 - losses if flipped else losses)
+        record = write_run(tmp_path / str(flipped), "tab", test, task=task, found=found)
+        page = Page(build([record], tmp_path / "p.html", load_task=lambda _: task).read_text())
+        assert ("learned first here, not late" in page.words) == flipped
+
+
+def test_classes_that_were_left_alone_are_named_with_the_reason(tmp_path: Path) -> None:
+    parts = dataclasses.replace(
+        plant(np.repeat([0, 1], 20))[0],
+        minority=np.zeros(40, dtype=bool),
+        sizes=np.array([[20, 0], [20, 0]]),
+        unsplit={0: "identical histories", 1: "identical histories"},
+    )
+    losses = np.zeros((40, 3), dtype=np.float32)
+    test = scores(None, {"a": 0.4, "b": 0.9})
+    record = write_run(tmp_path, "tab", test, found=(parts, losses))
+    found = Page(build([record], tmp_path / "p.html", load_task=lambda _: None).read_text())
+    assert "Left as they are: a (identical histories), b (identical histories)." in found.words
+    assert "TAB found no minority in any class, so nothing was rebalanced." in found.words
+
+
 def test_samples_of_an_odd_shape_are_named(tmp_path: Path) -> None:
     y = np.repeat([0, 1], 20)
     one = split(y, torch.zeros(40, 5, 7))
@@ -267,6 +295,14 @@ def test_several_tasks_and_seeds_share_a_page(tmp_path: Path) -> None:
     found = Page(build([*records, records[0]], tmp_path / "p.html", load_task=lambda _: None).read_text())
     assert "5 runs on 2 tasks" in found.words and len(found.all("article")) == 2
     assert "TAB, seed 1" in found.words and "100% of them are set apart with seed 1 too." in found.words
+
+
+def test_a_method_that_trains_with_groups_is_marked(tmp_path: Path) -> None:
+    test = scores({"g": 0.2, "h": 0.9}, {"a": 0.6, "b": 0.5})
+    records = [write_run(tmp_path, method, test) for method in ("erm", "gdro")]
+    found = Page(build(records, tmp_path / "p.html", load_task=lambda _: None).read_text())
+    assert "Group DRO trains with group labels" in found.words
+    assert "for scoring only; Group DRO also trains with them." in found.words
 
 
 def test_no_runs_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:

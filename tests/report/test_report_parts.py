@@ -17,6 +17,7 @@ from evenhand import execute, tasks
 from evenhand.report import figures, thumbnails
 from evenhand.report.commands import command
 from evenhand.report.figures import Series, chart
+from evenhand.report.study import method_title, needs_groups
 from evenhand.training.plugins import parse_assignments
 from evenhand.training.record import Record
 
@@ -134,6 +135,12 @@ def test_missing_values_are_skipped_and_one_epoch_is_a_level_line() -> None:
     assert alone.lines[0].path == "M0.0 0.0L1000 0.0" and "NaN" not in alone.lines[0].band.upper()
     none = chart("c", "Loss", np.array([1, 2]), [Series("a", "a", np.full(2, np.nan))])
     assert none.lines[0].path == ""
+
+
+def test_methods_are_called_as_their_files_call_them() -> None:
+    titles = [method_title(name) for name in ("jtt", "gdro", "erm_randaug", "someone.elses")]
+    assert titles == ["JTT", "Group DRO", "ERM-RandAug", "someone.elses"]
+    assert needs_groups("gdro") and not needs_groups("tab") and not needs_groups("someone.elses")
 
 
 def test_long_trainings_are_thinned_but_keep_their_ends() -> None:

@@ -66,9 +66,23 @@ def test_the_sentences_name_the_worst_group_and_the_price(tmp_path: Path) -> Non
     found = plant(np.repeat([0, 1], 20))
     (study,) = studies([write_run(tmp_path, "erm", before), write_run(tmp_path, "tab", after, found=found)])
     text = " ".join(tell(study).sentences)
-    assert "for ERM it is “g” and for TAB it is “h”" in text
+    assert "The worst group is “g” for ERM and “h” for TAB, measured on 400 test samples in 2 groups." in text
     assert "TAB set apart 4 of 40 training samples (10.0%)" in text
     assert "Mean accuracy went from 95.0% to 90.0% (−5.0 points)." in text
+
+
+def test_worst_groups_that_differ_by_seed_are_all_named(tmp_path: Path) -> None:
+    worst = ["g", "h", "i", "j"]
+    for number in (2, 4):
+        records = [
+            write_run(
+                tmp_path, "erm", scores({**dict.fromkeys(worst, 0.9), name: 0.1}, {"a": 0.9}), seed=seed
+            )
+            for seed, name in enumerate(worst[:number])
+        ]
+        (study,) = studies(records)
+        named = "“g” or “h”" if number == 2 else "another of 4 groups with every seed"
+        assert tell(study).sentences[0].startswith(f"The worst group is {named}, measured")
 
 
 def test_identification_is_told_only_where_it_was_scored(tmp_path: Path) -> None:

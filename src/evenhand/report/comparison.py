@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.report.study import Study, Variant
-from evenhand.report.words import count, duration, percent, points, spread
+from evenhand.report.words import count, duration, listed, percent, points, spread
 from evenhand.training.record import Record
 
 MOST_GROUPS = 12  # in sight; with a few more than that, all
@@ -21,6 +21,7 @@ class Row:
 
     label: str
     settings: str
+    needs_groups: bool
     seeds: str
     mark: int
     worst: str
@@ -64,6 +65,7 @@ class Groups:
     legend: tuple[tuple[int, str], ...]  # (mark, variant)
     rows: tuple[GroupRow, ...]
     rest: tuple[GroupRow, ...]
+    privileged: str  # the methods that train with the groups, or empty
     whiskers: str  # what the lines around the marks are
 
 
@@ -86,11 +88,12 @@ def _row(variant: Variant, records: Sequence[Record]) -> Row:
     return Row(
         label=variant.title,
         settings=", ".join(f"{name}={value}" for name, value in variant.settings.items()),
+        needs_groups=variant.needs_groups,
         seeds=", ".join(str(run.seed) for run in records),
         mark=variant.mark,
         worst=spread(own.values("wga")),
         interval=interval,
-        worst_names=", ".join(names) if len(names) <= 2 else count(len(names), "different one"),
+        worst_names=" · ".join(names) if len(names) <= 2 else count(len(names), "different one"),
         weighted=spread(own.values("accuracy_weighted")),
         balanced=spread(own.values("accuracy_balanced")),
         identified=spread(own.identification("identified")),
@@ -131,6 +134,7 @@ def groups(study: Study) -> Groups:
         legend=tuple((variant.mark, variant.label) for variant in shown),
         rows=tuple(all_rows[:most]),
         rest=tuple(all_rows[most:]),
+        privileged=listed([v.title for v in shown if v.needs_groups]),
         whiskers="the range over seeds" if several else "95% intervals",
     )
 

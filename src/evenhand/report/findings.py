@@ -36,6 +36,7 @@ class ClassFinding:
     gallery: Gallery | None  # None where the data are not there
     truth: str  # how the minority compares with the true groups, where they are known
     groups: tuple[tuple[str, int, int], ...]  # (true group, how many in the minority, how many in the class)
+    earlier: bool  # whether the smaller part has the lower losses: it is learned first, not late
     again: str  # how much of the minority other seeds find too
 
 
@@ -69,45 +70,54 @@ def find(study: Study, task: Task | None, prefix: str, budget: int) -> Findings 
         return None
     names = class_names(record, parts, task)
     losses = histories(record, len(parts.labels))
-    alone = {str(label): reason for label, reason in parts.unsplit.items()}
     order = [int(i) for i in np.argsort(-parts.separation, kind="stable") if parts.sizes[i, 1] > 0]
     detailed, rest = order[:MOST_CLASSES], order[MOST_CLASSES:]
     others = [run for run in study.variant_of(record).records if run is not record]
-    classes = []
-    for position in detailed:
-        members = _members(parts, position)
-        chart, samples = None, None
-        if task is not None:
-            share = budget // len(detailed)
-            samples = gallery.pick(task, parts, *members, class_name=names[position], budget=share)
-        if losses is not None:
-            traced = [] if samples is None else samples.indices
-            chart = _chart(f"{prefix}-class-{position}", names[position], losses, *members, traced)
-        truth, groups = _truth(task, *members, names[position])
-        classes.append(
-            ClassFinding(
-                **_sizes(parts, position, names),
-                bar=round(100 * float(parts.sizes[position, 1] / parts.sizes[position].sum()), 2),
-                chart=chart,
-                gallery=samples,
-                truth=truth,
-                groups=groups,
-                again=_again(members[1], others),
-            )
-        )
+    share = budget // max(1, len(detailed))
     return Findings(
         title=study.variant_of(record).title,
         seed=record.seed,
-        classes=tuple(classes),
+        classes=tuple(_finding(parts, i, names[i], losses, task, others, prefix, share) for i in detailed),
         lines=tuple(
-            ClassLine(**_sizes(parts, i, names), sparks=_sparks(losses, *_members(parts, i))) for i in rest
+            ClassLine(**_sizes(parts, i, names[i]), sparks=_sparks(losses, *_members(parts, i))) for i in rest
         ),
         unsplit=tuple(
-            (names[i], alone.get(str(label), "it has no minority"))
+            (names[i], parts.unsplit.get(label, "no minority"))
             for i, label in enumerate(parts.classes.tolist())
             if parts.sizes[i, 1] == 0
         ),
         scored=task is not None and task.train.group is not None and len(task.conflicting) > 0,
+    )
+
+
+def _finding(
+    parts: Partition,
+    position: int,
+    name: str,
+    losses: npt.NDArray[Any] | None,
+    task: Task | None,
+    others: Sequence[Record],
+    prefix: str,
+    budget: int,
+) -> ClassFinding:
+    """One class in full."""
+    majority, minority = _members(parts, position)
+    chart, samples = None, None
+    if task is not None:
+        samples = gallery.pick(task, parts, majority, minority, class_name=name, budget=budget)
+    if losses is not None:
+        traced = [] if samples is None else samples.indices
+        chart = _chart(f"{prefix}-class-{position}", name, losses, majority, minority, traced)
+    truth, groups = _truth(task, majority, minority, name)
+    return ClassFinding(
+        **_sizes(parts, position, name),
+        bar=round(100 * float(parts.sizes[position, 1] / parts.sizes[position].sum()), 2),
+        chart=chart,
+        gallery=samples,
+        truth=truth,
+        groups=groups,
+        earlier=losses is not None and _mean(losses, minority) < _mean(losses, majority),
+        again=_again(minority, others),
     )
 
 
@@ -136,10 +146,10 @@ def _members(parts: Partition, position: int) -> tuple[Indices, Indices]:
     return np.flatnonzero(own & ~parts.minority), np.flatnonzero(own & parts.minority)
 
 
-def _sizes(parts: Partition, position: int, names: Sequence[str]) -> dict[str, Any]:
+def _sizes(parts: Partition, position: int, name: str) -> dict[str, Any]:
     majority, minority = parts.sizes[position].tolist()
     separation = float(parts.separation[position])
-    return {"name": names[position], "majority": majority, "minority": minority, "separation": separation}
+    return {"name": name, "majority": majority, "minority": minority, "separation": separation}
 
 
 def _chart(
@@ -162,6 +172,10 @@ def _chart(
         np.asarray(losses[traced], dtype=np.float64)[:, shown].round(2).tolist() if traced else []
     )
     return chart
+
+
+def _mean(losses: npt.NDArray[Any], members: Indices) -> float:
+    return float(np.asarray(losses[members], dtype=np.float64).mean())
 
 
 def _sparks(losses: npt.NDArray[Any] | None, majority: Indices, minority: Indices) -> tuple[str, str] | None:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from evenhand.report.study import Study, Variant
-from evenhand.report.words import count, listed, percent, points, spread
+from evenhand.report.words import count, percent, points, spread
 from evenhand.training.record import Record
 
 
@@ -109,17 +109,21 @@ def _headline(change: Change, before: Variant, after: Variant, over: str) -> str
 def _worst_names(study: Study) -> list[str]:
     """Which group is the worst, before and after."""
     shown = [variant for variant in (study.baseline, study.main) if variant is not None]
-    named = []
-    for variant in shown:
-        worst = dict.fromkeys(str(run.metrics["test"]["worst_group"]) for run in variant.records)
-        named.append((variant.title, listed([f"“{name}”" for name in worst])))
+    named = [_worst_of(variant, study.over) for variant in shown]
     sizes = [part["count"] for part in _parts(shown[0].records[0])]
     tested = f"on {count(sum(sizes), 'test sample')} in {count(len(sizes), study.over, _plural(study.over))}"
-    if len({names for _, names in named}) == 1:
-        also = " for both" if len(named) > 1 else ""
-        return [f"The worst {study.over}{also} is {named[0][1]}, measured {tested}."]
-    whose = [f"for {title} it is {names}" for title, names in named]
-    return [f"Measured {tested}, the worst {study.over} changes: {listed(whose)}."]
+    if len(set(named)) == 1:
+        both = " for both" if len(named) > 1 else ""
+        return [f"The worst {study.over}{both} is {named[0]}, measured {tested}."]
+    first, second = (f"{names} for {variant.title}" for variant, names in zip(shown, named, strict=True))
+    return [f"The worst {study.over} is {first} and {second}, measured {tested}."]
+
+
+def _worst_of(variant: Variant, over: str) -> str:
+    names = list(dict.fromkeys(str(run.metrics["test"]["worst_group"]) for run in variant.records))
+    if len(names) > 3:
+        return f"another of {len(names)} {_plural(over)} with every seed"
+    return " or ".join(f"“{name}”" for name in names)
 
 
 def _found(study: Study) -> list[str]:
@@ -134,8 +138,8 @@ def _found(study: Study) -> list[str]:
         return [f"{title} found no minority in any class{seed}, so nothing was rebalanced."]
     share = percent(size / samples)
     sentences = [
-        f"With no group labels, {title} set apart {size:,} of {count(samples, 'training sample')} ({share}) "
-        f"whose loss falls late{seed}."
+        f"By their loss histories alone, {title} set apart {size:,} of {count(samples, 'training sample')} "
+        f"({share}){seed}."
     ]
     scores = record.metrics.get("identification")
     if scores:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -35,6 +36,10 @@ class Variant:
         """The title, with the settings where they are needed to tell variants apart."""
         text = ", ".join(f"{name}={value}" for name, value in self.settings.items())
         return f"{self.title} ({text})" if text else self.title
+
+    @property
+    def needs_groups(self) -> bool:
+        return needs_groups(self.method)
 
     @property
     def seeds(self) -> list[int]:
@@ -170,5 +175,13 @@ def method_title(name: str) -> str:
     ('ERM', 'mine.method')
     """
     line = plugins.describe("evenhand.methods", "train").get(name, "")
-    title = line.split(":")[0].split(" (")[0].strip()
+    title = re.split(r"[:,(]", line)[0].strip()
     return title if title and len(title) <= 20 else name
+
+
+@cache
+def needs_groups(name: str) -> bool:
+    """Whether a method trains with group labels; of a user's own, which is not imported here, no."""
+    if name not in plugins.describe("evenhand.methods", "train"):
+        return False
+    return bool(getattr(plugins.load("evenhand.methods", name, "train"), "NEEDS_GROUPS", False))

@@ -23,8 +23,8 @@ SIDE = 96  # photographs are reduced to this
 
 def sample(split: Split, index: int) -> npt.NDArray[Any]:
     """The stored input of one sample, before augmentation and normalisation."""
-    value = as_input(split.x[int(split.rows[index])])
-    array: npt.NDArray[Any] = value.numpy()
+    item = split.x[int(split.rows[index])]
+    array: npt.NDArray[Any] = item if isinstance(item, np.ndarray) else as_input(item).numpy()
     return array
 
 

@@ -43,7 +43,7 @@ def listed(items: Sequence[str]) -> str:
     >>> listed(["0"]), listed(["0", "1", "2"])
     ('0', '0, 1 and 2')
     """
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+    return "".join(items) if len(items) < 2 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def duration(seconds: float | None) -> str:
