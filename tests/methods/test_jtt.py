@@ -10,7 +10,7 @@ import torch
 from shortcut import shortcut_task
 from torch import nn
 
-from evenhand import Split
+from evenhand import Recipe, Split
 from evenhand.methods import jtt
 from evenhand.training.loop import seed_epoch
 from evenhand.training.progress import Silent
@@ -20,7 +20,7 @@ from evenhand.training.run import Fit, Run
 HITS = np.array([[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0], [1, 1, 0]], dtype=bool)
 
 
-def repeated(hits: np.ndarray = HITS, **settings: object) -> Split:
+def repeated(hits: np.ndarray = HITS, epochs: int = 100, **settings: object) -> Split:
     """The samples that JTT trains its second model on."""
     fits: list[tuple] = []
 
@@ -29,9 +29,9 @@ def repeated(hits: np.ndarray = HITS, **settings: object) -> Split:
         return SimpleNamespace(hits=hits[:, :stop] if isinstance(stop, int) else None, model=None)
 
     train = Split(torch.zeros(len(hits), 1), torch.zeros(len(hits), dtype=torch.int64))
-    jtt.train(SimpleNamespace(train=train, fit=fit), **settings)
-    (first, no_split, epochs), (second, split, stop) = fits
-    assert (first, no_split, epochs) == ("erm", None, settings.get("identifier_epochs", 50))
+    jtt.train(SimpleNamespace(train=train, fit=fit, recipe=Recipe(epochs=epochs)), **settings)
+    (first, no_split, trained), (second, split, stop) = fits
+    assert (first, no_split, trained) == ("erm", None, min(settings.get("identifier_epochs", 50), epochs))
     assert second == "model" and stop == "val", "the second model is stopped as every model is"
     return split
 
@@ -44,6 +44,10 @@ def test_errors_are_those_of_the_chosen_epoch() -> None:
     assert times(repeated(identifier_epochs=1, upweight=10)) == [1, 1, 10, 10, 1]
     assert times(repeated(identifier_epochs=2, upweight=10)) == [1, 1, 1, 10, 1]
     assert times(repeated(identifier_epochs=3, upweight=10)) == [1, 1, 1, 10, 10]
+
+
+def test_a_recipe_with_fewer_epochs_ends_the_identifier_too() -> None:
+    assert times(repeated(epochs=2, identifier_epochs=50, upweight=10)) == [1, 1, 1, 10, 1]
 
 
 def test_an_error_is_included_lambda_times_or_with_the_official_code_once_more() -> None:
@@ -124,7 +128,7 @@ def test_errors_are_collected_on_the_fly_in_training_mode(tmp_path: Path, monkey
 
 
 def test_every_number_of_identifier_epochs_shares_one_training(tmp_path: Path) -> None:
-    task, device = shortcut_task(epochs=1), torch.device("cpu")
+    task, device = dataclasses.replace(shortcut_task(epochs=3), make_model=small_net), torch.device("cpu")
     recipe = task.recipe.replace(precision="fp32")
     for epochs in (3, 1, 2):
         path = tmp_path / task.name / "jtt" / str(epochs)

@@ -23,9 +23,11 @@ def train(
 
     An error is included `upweight` times in all, or, with "ratio", as often as there are correct samples
     to an error. `appended`: the official code appends `upweight` copies, one appearance more.
+    A recipe with fewer epochs than `identifier_epochs` ends the first training too.
     """
     if identifier_epochs < 1:
         raise ValueError(f"identifier_epochs must be at least 1, got {identifier_epochs}")
+    identifier_epochs = min(identifier_epochs, run.recipe.epochs)
     identifier = run.fit("erm", stop=identifier_epochs)
     errors = np.flatnonzero(~np.asarray(identifier.hits[:, identifier_epochs - 1]))
     times = appearances(len(errors), len(run.train), upweight, appended)
