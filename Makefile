@@ -5,7 +5,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check format test-min screenshot clean
+# Where the environment forbids it, every process would compile torch's modules anew, for many seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: setup demo test check format test-min clean
 
 setup: $(READY)
 

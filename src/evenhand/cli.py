@@ -265,7 +265,9 @@ def main() -> None:
     """Run the command line; what a user can mend is said in one line, with exit code 2."""
     # A method, task or model of the user's own may lie in the current folder; it never hides a library.
     sys.path.append("")
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logger = logging.getLogger("evenhand")
+    logger.handlers, logger.propagate = [logging.StreamHandler(sys.stderr)], False
+    logger.setLevel(logging.INFO)
     try:
         app()
     except (ValueError, OSError) as error:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -216,8 +215,9 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(
 
 KILLED = """
 import os, signal, sys
-from evenhand import execute, tasks
+from evenhand import execute
 from evenhand.training.progress import Silent
+from shortcut import shortcut_task
 
 class Kill(Silent):
     def start(self, title, *, epochs, samples, done=0):
@@ -228,23 +228,29 @@ class Kill(Silent):
     def epoch(self, row):
         self.done = row["epoch"]
 
-task = tasks.load("digits_even_odd", limit=200)
-execute(task, "tab", {{"epochs": 4}}, runs={runs!r}, show=Kill())
+execute(shortcut_task(), "tab", runs={runs!r}, show=Kill())
 """
 
 
-@pytest.mark.parametrize("stage", ["erm", "model"])
-def test_a_run_killed_in_either_training_ends_with_the_same_bytes(tmp_path: Path, stage: str) -> None:
-    def start(runs: Path, stage: str) -> int:
-        code = textwrap.dedent(KILLED).format(stage=stage, epoch=2, runs=str(runs))
-        return subprocess.run([sys.executable, "-c", code], check=False).returncode
+def worker(runs: Path, stage: str, epoch: int = 2) -> "subprocess.Popen[bytes]":
+    """A process of its own that runs TAB, and dies by SIGKILL in this epoch of this stage."""
+    code = KILLED.format(stage=stage, epoch=epoch, runs=str(runs))
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    )
 
-    assert start(tmp_path / "whole", "none") == 0
-    assert start(tmp_path / "cut", stage) == -signal.SIGKILL
-    assert start(tmp_path / "cut", "none") == 0
-    (whole,), (cut,) = list(find(tmp_path / "whole")), list(find(tmp_path / "cut"))
-    assert whole.path.name == cut.path.name
-    assert (whole.path / "metrics.json").read_bytes() == (cut.path / "metrics.json").read_bytes()
+
+def test_runs_killed_in_either_training_end_with_the_same_bytes(tiny: Task, tmp_path: Path) -> None:
+    whole = execute(tiny, "tab", runs=tmp_path / "whole", show=Silent())
+    killed = {stage: worker(tmp_path / stage, stage) for stage in ("erm", "model")}
+    for stage, process in killed.items():
+        assert process.wait() == -signal.SIGKILL
+        assert not list(find(tmp_path / stage))
+        assert list((tmp_path / stage).glob("*/stages/*/last.ckpt")), "it died before anything was kept"
+        resumed = execute(tiny, "tab", runs=tmp_path / stage, show=Silent())
+        assert (resumed.path / "metrics.json").read_bytes() == (whole.path / "metrics.json").read_bytes()
+        assert resumed.path.name == whole.path.name
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_computed_again(tiny: Task, tmp_path: Path) -> None:
@@ -299,15 +305,15 @@ def test_unknown_settings_list_the_known(tiny: Task, tmp_path: Path) -> None:
 
 
 def test_a_user_brings_a_method_as_a_module(tiny: Task, tmp_path: Path, monkeypatch) -> None:
-    package = tmp_path / "mine"
+    package = tmp_path / "own_methods"
     package.mkdir()
     (package / "half.py").write_text(
         "def train(run, *, share=0.5):\n    return run.fit('model', run.train.take(range(40))).model\n"
     )
     (package / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    record = execute(tiny, "mine.half", runs=tmp_path / "runs", show=Silent())
-    assert record.metrics["test"]["wga"] <= 1 and record.path.parent.name == "mine.half"
+    record = execute(tiny, "own_methods.half", runs=tmp_path / "runs", show=Silent())
+    assert record.metrics["test"]["wga"] <= 1 and record.path.parent.name == "own_methods.half"
 
 
 def test_scores_against_a_loop(tiny: Task, tmp_path: Path) -> None:
@@ -324,8 +330,7 @@ def test_scores_against_a_loop(tiny: Task, tmp_path: Path) -> None:
 
 
 def test_two_processes_on_one_run_do_it_once(tmp_path: Path) -> None:
-    code = textwrap.dedent(KILLED).format(stage="none", epoch=0, runs=str(tmp_path))
-    workers = [subprocess.Popen([sys.executable, "-c", code], env=os.environ.copy()) for _ in range(2)]
-    assert [worker.wait() for worker in workers] == [0, 0]
+    workers = [worker(tmp_path, "none") for _ in range(2)]
+    assert [process.wait() for process in workers] == [0, 0]
     assert len(list(find(tmp_path))) == 1
     assert not list(tmp_path.rglob("*.tmp"))

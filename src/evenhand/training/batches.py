@@ -28,7 +28,7 @@ class Source:
         if isinstance(storage, Tensor) and (device.type == "cpu" or storage.device == device):
             self._resident = storage
         elif isinstance(storage, (Tensor, np.ndarray)) and device.type == "cuda" and self._fits(storage):
-            self._resident = torch.as_tensor(np.asarray(storage)).to(device)
+            self._resident = _moved(storage, device)
 
     def _fits(self, storage: Tensor | np.ndarray) -> bool:
         free, _ = torch.cuda.mem_get_info(self.device)
@@ -59,6 +59,16 @@ class Source:
             if self.device.type == "cuda":
                 batch = batch.pin_memory()
             yield batch.to(self.device, non_blocking=True)
+
+
+def _moved(storage: Tensor | np.ndarray, device: torch.device) -> Tensor:
+    """A copy on the device, made piece by piece, so that a memory-mapped array never lies in memory whole."""
+    if isinstance(storage, Tensor):
+        return storage.to(device)
+    moved = torch.empty(storage.shape, dtype=torch.from_numpy(np.array(storage[:1])).dtype, device=device)
+    for start in range(0, len(storage), 4096):
+        moved[start : start + 4096] = torch.from_numpy(np.array(storage[start : start + 4096])).to(device)
+    return moved
 
 
 def _ahead(batches: Iterator[Tensor], depth: int = 2) -> Iterator[Tensor]:

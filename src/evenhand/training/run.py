@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -103,7 +104,9 @@ class Run:
         show: progress.Silent | None = None,
     ) -> None:
         self.task, self.recipe, self.seed, self.path, self.device = task, recipe, seed, path, device
-        self.train, self.val = task.train, task.val
+        # Histories are indexed by position in the training set, whatever the split was taken from.
+        self.train = dataclasses.replace(task.train, index=torch.arange(len(task.train)))
+        self.val = task.val
         self.stages: dict[str, Fit] = {}
         self.partition: Partition | None = None
         self.balanced: Balanced | None = None
