@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from evenhand.core.kmeans import two_means
+from evenhand.core.kmeans import class_positions, two_means
 
 Cluster = Callable[[npt.NDArray[Any]], npt.ArrayLike]  # (samples, epochs) of one class -> 0/1 per sample
 
@@ -78,9 +78,9 @@ def partition(
         raise ValueError(
             f"losses and labels must have one row per sample, got {len(histories)} and {len(names)}"
         )
-    classes, position = np.unique(names, return_inverse=True)
+    classes, position = class_positions(names)
     given = None if cluster is None else _own_clusters(histories, position, classes, cluster)
-    found = two_means(histories, position, given)
+    found = two_means(histories, position, assignment=given)
     sizes = found.sizes.numpy()
     flip = sizes[:, 1] > sizes[:, 0]  # cluster 1, of the higher mean loss, is the minority of equals
     split = sizes[:, 1] > 0
@@ -131,7 +131,7 @@ def _labels(labels: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _own_clusters(
-    histories: Tensor, position: npt.NDArray[np.intp], classes: npt.NDArray[Any], cluster: Any
+    histories: Tensor, position: npt.NDArray[np.int64], classes: npt.NDArray[Any], cluster: Any
 ) -> Tensor:
     """What the caller's own clustering says of every class that has anything to split."""
     split = getattr(cluster, "fit_predict", cluster)

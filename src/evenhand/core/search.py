@@ -1,0 +1,258 @@
+"""The best split of some rows in two: many exact splits along lines, improved step by step, the best kept.
+
+With two clusters everything follows from one cluster's sum. Let the rows x be centred on their mean, and let
+s be the sum of the n1 rows in cluster 1, the other having n0. The centroids are s / n1 and -s / n0, and the
+inertia is the total variance less the part between the clusters, so the larger the better:
+
+    between = n |s|^2 / (n0 n1).
+
+- Lloyd's step puts x in cluster 1 where  2 x.s > |s|^2 (n0 - n1) / (n0 n1).
+- Hartigan's test, whether moving x alone pays, only adds what x itself changes:
+  x joins where  2 x.s + |x|^2 + e > the same threshold,  e = |s|^2 / (n0 n1),
+  and stays where  2 x.s - |x|^2 - e > it. All that Lloyd's step moves passes this test, and more.
+
+So two matrix products move any number of candidates of any number of classes by a step.
+Arrays are padded with zero rows where classes differ in size, and shaped (classes, candidates, rows).
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SEARCHED = 2048  # rows of a class in which cuts are looked for; larger classes are sampled, in float32
+_TAIL = 512  # of these, the rows farthest from the mean: few rows far out can be a cluster
+_STEPS = 300
+
+
+class Candidates(NamedTuple):
+    """Splits being tried."""
+
+    inside: Tensor  # (classes, candidates, rows) 1 in cluster 1, 0 elsewhere
+    sums: Tensor  # (classes, candidates, epochs) of cluster 1
+    sizes: Tensor  # (classes, candidates) of cluster 1
+    between: Tensor  # (classes, candidates)
+
+
+class Rows:
+    """Rows of some classes, (classes, rows, epochs), centred; `tail_weight` makes them a weighted sample."""
+
+    def __init__(self, x: Tensor, valid: Tensor | None, sampled_from: Tensor | None = None) -> None:
+        self.x, self.transposed = x, x.transpose(1, 2)
+        self.valid = None if valid is None else valid[:, None].to(x.dtype)  # (classes, 1, rows)
+        self.norms = (x * x).sum(2)
+        self.total = self.norms.sum(1, keepdim=True)
+        self.n = torch.full_like(self.total, x.shape[1]) if self.valid is None else self.valid.sum(2)
+        self.weight: Tensor | None = None  # (classes, 1): rows that a row beyond the tail stands for
+        if sampled_from is not None:
+            self.n = sampled_from
+            self.weight = (self.n - _TAIL) / (x.shape[1] - _TAIL)
+        # Gains below what the arithmetic can tell are no gains.
+        self.noise = self.total * (1e-14 if x.dtype == torch.float64 else 1e-6)
+
+    def candidates(self, chosen: Tensor) -> Candidates:
+        """Splits from what is true inside cluster 1."""
+        inside = chosen.to(self.x.dtype)
+        if self.valid is not None:
+            inside *= self.valid
+        sums, sizes = torch.bmm(inside, self.x), inside.sum(2)
+        product = sizes * (self.n - sizes)
+        between = self.n * (sums * sums).sum(2) / product.masked_fill(product == 0, torch.inf)
+        return Candidates(inside, sums, sizes, between)
+
+    def at(self, index: Tensor) -> Tensor:
+        """The rows at these positions, (classes, positions, epochs)."""
+        return self.x.gather(1, index[:, :, None].expand(-1, -1, self.x.shape[2]))
+
+    def sample(self, counts: Tensor) -> Rows:
+        """The rows farthest from the mean, and evenly spaced ones of the others, by distance."""
+        order = torch.from_numpy(np.argsort(-self.norms.numpy(), 1, kind="stable"))
+        spaced = torch.linspace(0, 1, SEARCHED - _TAIL, dtype=torch.float64) * (counts[:, None] - 1 - _TAIL)
+        spaced = order.gather(1, (spaced + _TAIL).round().long())
+        return Rows(self.at(torch.cat([order[:, :_TAIL], spaced], 1)), None, sampled_from=self.n)
+
+    def cuts(self, directions: Tensor) -> Tensor:
+        """Where the exact two-means of the rows' projections on each direction cut, (…, directions, 1)."""
+        p = torch.bmm(directions, self.transposed)
+        if self.valid is not None:
+            p.masked_fill_(self.valid == 0, torch.inf)
+        if self.weight is not None:
+            # The last bit of a projection says whether its row is of the tail: so the sort need not carry it.
+            bits = p.view(torch.int32)
+            bits &= -2
+            bits[:, :, :_TAIL] |= 1
+        p = torch.from_numpy(np.sort(p.numpy(), 2))
+        if self.weight is None:
+            left = torch.arange(1, p.shape[2] + 1, dtype=p.dtype)
+            sums = p if self.valid is None else p.masked_fill(p.isinf(), 0)
+        else:
+            weight = self.weight[:, :, None]
+            weights = weight + (1 - weight) * (p.view(torch.int32) & 1)
+            left, sums = weights.cumsum(2), p * weights
+        sums = sums.cumsum(2, dtype=torch.float64)
+        n, left = self.n[:, :, None], left[..., :-1]
+        apart = sums[:, :, :-1].to(p.dtype) - left * (sums[:, :, -1:] / n).to(p.dtype)
+        score = apart.square_() / (left * (n - left)).clamp_(min=0.5)
+        score.masked_fill_(p[:, :, 1:] <= p[:, :, :-1], -1)  # equal projections stay together
+        if self.valid is not None:
+            score.masked_fill_(left >= n, -1)
+        return p.gather(2, score.argmax(2, keepdim=True))
+
+    def boundary(self, now: Candidates) -> tuple[Tensor, Tensor, Tensor]:
+        """2 x.s of every row, Lloyd's threshold for it, and e; see the top of this file."""
+        others = self.n - now.sizes
+        e = (now.sums * now.sums).sum(2) / (others * now.sizes).clamp(min=1)
+        threshold = e * (others - now.sizes)
+        return torch.bmm(2 * now.sums, self.transposed), threshold[:, :, None], e[:, :, None]
+
+    def improve(self, now: Candidates, steps: int, thorough: bool) -> Candidates:
+        """Move rows while it pays: all that pass Hartigan's test; if thorough, fewer where that overshoots."""
+        for _ in range(steps):
+            p, threshold, e = self.boundary(now)
+            least = now.between + 1e-6 * (self.total - now.between) + self.noise
+            own = (self.norms[:, None] + e).mul_(1 - 1e-6)  # a row alone in its cluster must not leave it
+            new = self.candidates(torch.addcmul(p, 1 - 2 * now.inside, own) > threshold)
+            better = new.between > least
+            now = new if better.all() else _choose(better, new, now)
+            if thorough and not better.all():
+                new = self.candidates(p > threshold)  # safe where moving all at once overshoots
+                now = _choose(~better & (new.between > least), new, now)
+                better |= new.between > least
+            if thorough and not better.all():
+                new = self._move_one(now, p)
+                now = _choose(~better & (new.between > least), new, now)
+                better |= new.between > least
+            if not better.any():
+                break
+        return now
+
+    def _move_one(self, now: Candidates, p: Tensor) -> Candidates:
+        """Every candidate with that one row moved that gains most."""
+        others, square = self.n - now.sizes, (now.sums * now.sums).sum(2)
+        joining = (self.norms[:, None] + p).masked_fill_(now.inside > 0, -torch.inf)
+        leaving = (self.norms[:, None] - p).masked_fill_(now.inside == 0, -torch.inf)
+        if self.valid is not None:
+            joining.masked_fill_(self.valid == 0, -torch.inf)
+        (joined, joiner), (left, leaver) = joining.max(2), leaving.max(2)
+        joined = torch.where(others > 1, (square + joined) / ((now.sizes + 1) * (others - 1)), 0.0)
+        left = torch.where(now.sizes > 1, (square + left) / ((now.sizes - 1) * (others + 1)), 0.0)
+        joins = joined >= left
+        row, sign = torch.where(joins, joiner, leaver), torch.where(joins, 1, -1).to(p.dtype)
+        return Candidates(
+            now.inside.scatter(2, row[:, :, None], joins.to(p.dtype)[:, :, None]),
+            now.sums + sign[:, :, None] * self.at(row),
+            now.sizes + sign,
+            self.n * torch.maximum(joined, left),
+        )
+
+    def best(self, now: Candidates, keep: int, within: float = torch.inf) -> Candidates:
+        """The best candidates that differ, best first; `within`: of the best one's inertia."""
+        value, order = now.between.sort(dim=1, descending=True, stable=True)
+        inertia = (self.total - value[:, :1]).clamp(min=0)
+        drop = value < value[:, :1] - within * inertia
+        drop[:, 1:] |= value[:, 1:] >= value[:, :-1] - 3 * self.noise
+        drop[:, 0] = False
+        order = order.gather(1, drop.to(torch.int8).argsort(dim=1, stable=True))
+        order = order[:, : min(keep, int((~drop).sum(1).max()))]
+        wide = order[:, :, None]
+        return Candidates(
+            now.inside.gather(1, wide.expand(-1, -1, now.inside.shape[2])),
+            now.sums.gather(1, wide.expand(-1, -1, now.sums.shape[2])),
+            now.sizes.gather(1, order),
+            now.between.gather(1, order),
+        )
+
+    def settle(self, now: Candidates) -> Candidates:
+        """Lloyd's steps until no row moves, so that every row is on its own cluster's side."""
+        for _ in range(_STEPS):
+            p, threshold, _ = self.boundary(now)
+            new = self.candidates(p > threshold)
+            if torch.equal(new.inside, now.inside) or not (new.between > 0).all():
+                break
+            now = new
+        return now
+
+
+def best_split(x: Tensor, valid: Tensor | None, counts: Tensor) -> Tensor:
+    """The best split found of every class of (classes, rows, epochs), (classes, rows) 0/1."""
+    rows = Rows(x, valid)
+    searched = rows if x.shape[1] <= SEARCHED else rows.sample(counts)
+    lines = directions(searched)
+    now = rows.candidates(torch.bmm(lines, rows.transposed) > searched.cuts(lines))
+    if searched is rows:
+        now = rows.improve(now, 3, thorough=True)
+        now = rows.improve(rows.best(now, 12), _STEPS, thorough=True)
+    else:
+        now = rows.improve(rows.best(now, 12, within=0.05), 3, thorough=False)
+        now = rows.improve(rows.best(now, 4, within=0.01), 6, thorough=False)
+        now = rows.improve(rows.best(now, 1), _STEPS, thorough=True)
+    return rows.settle(rows.best(now, 1)).inside[:, 0]
+
+
+def directions(rows: Rows) -> Tensor:
+    """Lines along which good cuts often lie, (classes, directions, epochs); none is drawn by chance.
+
+    Between all pairs of few rows; else mixtures of the principal axes, towards the farthest rows, the
+    epochs of the largest variance, and the mean over epochs.
+    """
+    x = rows.x
+    classes, count, epochs = x.shape
+    if count <= 16:
+        first, second = torch.triu_indices(count, count, 1)
+        return x[:, first] - x[:, second]
+    weighted = x
+    if rows.weight is not None:
+        weighted = x.clone()
+        weighted[:, _TAIL:] *= rows.weight[:, :, None]
+    axes, deviation = _principal(x, weighted, min(8, epochs, count))
+    signs, mixtures = _mixtures(axes.shape[1])
+    real = deviation > 1e-6 * deviation[:, :1]
+    evened = torch.where(real, 1 / deviation.clamp(min=1e-30), 0.0)[:, :, None] * axes
+    strongest = (x * weighted).sum(1).topk(min(epochs, 10), 1).indices
+    return torch.cat(
+        [
+            signs.to(x.dtype) @ evened[:, : signs.shape[1]],
+            mixtures.to(x.dtype) @ (deviation[:, :, None] * axes),
+            rows.at(rows.norms.topk(4, 1).indices),
+            torch.nn.functional.one_hot(strongest, epochs).to(x.dtype),
+            x.new_ones(classes, 1, epochs),
+        ],
+        1,
+    )
+
+
+def _principal(x: Tensor, weighted: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The first principal axes, (classes, axes, epochs), and the deviations along them."""
+    if x.shape[1] < x.shape[2]:  # fewer rows than epochs: their products are the smaller matrix
+        square, vectors = torch.linalg.eigh(torch.bmm(x, x.transpose(1, 2)))
+        deviation = square[:, -count:].flip(1).clamp(min=0).sqrt()
+        axes = torch.bmm(vectors[:, :, -count:].flip(2).transpose(1, 2), x)
+        return axes / deviation.clamp(min=1e-30)[:, :, None], deviation
+    square, vectors = torch.linalg.eigh(torch.bmm(x.transpose(1, 2), weighted))
+    deviation = square[:, -count:].flip(1).clamp(min=0).sqrt()
+    return vectors[:, :, -count:].flip(2).transpose(1, 2), deviation
+
+
+@cache
+def _mixtures(count: int) -> tuple[Tensor, Tensor]:
+    """How axes are mixed: all signs of the first three, and fixed weights of all."""
+    signs = itertools.product((0, 1, -1), repeat=min(count, 3))
+    one_way = [sign for sign in signs if next((s for s in sign if s), 0) == 1]
+    return torch.tensor(one_way), torch.from_numpy(
+        np.random.default_rng(0).standard_normal((10, 8))[:, :count]
+    )
+
+
+def _choose(take: Tensor, new: Candidates, old: Candidates) -> Candidates:
+    wide = take[:, :, None]
+    return Candidates(
+        torch.where(wide, new.inside, old.inside),
+        torch.where(wide, new.sums, old.sums),
+        torch.where(take, new.sizes, old.sizes),
+        torch.where(take, new.between, old.between),
+    )
