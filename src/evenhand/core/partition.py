@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,9 @@ def _reason(size: int, total: float) -> str:
 
 def _losses(losses: Tensor | npt.ArrayLike) -> Tensor:
     """(samples, epochs) on the CPU, checked."""
-    values = losses.detach().cpu() if isinstance(losses, Tensor) else torch.from_numpy(np.asarray(losses))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is only read
+        values = losses.detach().cpu() if isinstance(losses, Tensor) else torch.from_numpy(np.asarray(losses))
     if values.ndim != 2:
         raise ValueError(f"losses must be shaped (samples, epochs), got {tuple(values.shape)}")
     if values.shape[0] == 0 or values.shape[1] == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import logging
@@ -9,6 +10,7 @@ import platform
 import re
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +22,7 @@ from safetensors.torch import save as safetensors_bytes
 import evenhand
 from evenhand.core.metrics import identification
 from evenhand.training import plugins, progress
-from evenhand.training.data import Task
+from evenhand.training.data import Task, as_input
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_finished, key_of
 from evenhand.training.run import Run
@@ -63,8 +65,22 @@ def execute(
         if not is_finished(path):  # another process may have finished it while we waited
             hidden = task if getattr(module, "NEEDS_GROUPS", False) else task.without_groups()
             run = Run(hidden, recipe, seed=seed, path=path, identity=identity, device=where, show=show)
-            _carry_out(run, task, module, settings, identity)
+            with _threads(task, recipe, where):
+                _carry_out(run, task, module, settings, identity)
     return Record(path)
+
+
+@contextlib.contextmanager
+def _threads(task: Task, recipe: Recipe, device: torch.device) -> Iterator[None]:
+    """Small steps on one thread: a second gains a third when its core is idle, and costs minutes when not."""
+    before = torch.get_num_threads()
+    step = recipe.batch_size * as_input(task.train.x[int(task.train.rows[0])]).numel()
+    if device.type == "cpu" and step < 2**16:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _carry_out(

@@ -1,0 +1,137 @@
+"""LossHistory: what was recorded is what comes out, in memory and on disk."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenhand import LossHistory
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 9), st.integers(0, 9))
+@settings(max_examples=40, deadline=None)
+def test_any_batches_in_any_order_give_the_losses_back(
+    samples: int, epochs: int, batch: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    wanted = random.exponential(size=(samples, epochs)).astype(np.float32)
+    history = LossHistory(samples)
+    for epoch in range(epochs):
+        order = random.permutation(samples)
+        for start in range(0, samples, batch):
+            chosen = order[start : start + batch]
+            history.record(chosen, wanted[chosen, epoch])
+        history.end_epoch()
+    assert history.num_epochs == epochs and len(history) == samples
+    np.testing.assert_array_equal(history.losses.numpy(), wanted)
+
+
+def test_a_sample_seen_twice_has_its_mean_and_an_unseen_one_its_last_value() -> None:
+    history = LossHistory(3)
+    history.record([0, 0, 1], [1.0, 3.0, 4.0])
+    history.end_epoch()
+    assert history.losses.tolist() == [[2.0], [4.0], [3.0]]  # never seen: the mean of those seen
+    history.record([1], [6.0])
+    history.end_epoch()
+    assert history.losses[:, 1].tolist() == [2.0, 6.0, 3.0]
+
+
+def test_tensors_with_gradients_are_detached() -> None:
+    losses = (torch.ones(2, requires_grad=True) * 2).abs()
+    history = LossHistory(2)
+    history.record(torch.tensor([0, 1]), losses)
+    history.end_epoch()
+    assert not history.losses.requires_grad and history.losses.tolist() == [[2.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    "index, losses, message",
+    [
+        ([0, 1], 0.5, r"losses must hold one value per sample, got shape \(\); .*reduction='none'"),
+        ([0, 1], [[0.5], [0.5]], r"one value per sample, got shape \(2, 1\)"),
+        ([0, 1], [0.5], r"index and losses must be equally long, got \(2,\) and \(1,\)"),
+        ([0, 3], [0.5, 0.5], "index must be between 0 and 2, got 3"),
+        ([0, -1], [0.5, 0.5], "index must be between 0 and 2, got -1"),
+        ([0, 1], [0.5, float("nan")], "losses must be finite, got nan for sample 1"),
+        ([0, 1], [0.5, float("inf")], "losses must be finite, got inf for sample 1"),
+        ([0.0, 1.0], [0.5, 0.5], "index must hold whole numbers"),
+    ],
+)
+def test_wrong_input_is_refused_and_leaves_no_trace(index, losses, message: str) -> None:
+    history = LossHistory(3)
+    history.record([0, 1, 2], [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match=message):
+        history.record(index, losses)
+    history.end_epoch()
+    assert history.losses.tolist() == [[1.0], [2.0], [3.0]]
+
+
+def test_an_epoch_without_losses_is_refused() -> None:
+    with pytest.raises(ValueError, match="none was recorded"):
+        LossHistory(3).end_epoch()
+    with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
+        LossHistory(0)
+
+
+def record(history: LossHistory, epochs: int, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).exponential(size=(len(history), epochs)).astype(np.float32)
+    for epoch in range(epochs):
+        history.record(np.arange(len(history)), values[:, epoch])
+        history.end_epoch()
+    return values
+
+
+def test_a_file_can_be_read_at_any_time_and_continued(tmp_path: Path) -> None:
+    path = tmp_path / "losses.npy"
+    first = record(LossHistory(5, path=path), 2)
+    np.testing.assert_array_equal(np.load(path, mmap_mode="r"), first)
+    again = LossHistory(5, path=path)
+    assert again.num_epochs == 2
+    second = record(again, 3, seed=1)
+    np.testing.assert_array_equal(np.load(path), np.hstack([first, second]))
+    again.truncate(1)
+    np.testing.assert_array_equal(LossHistory(5, path=path).losses, first[:, :1])
+    record(again, 1, seed=2)
+    assert np.load(path).shape == (5, 2)
+
+
+def test_a_column_cut_short_by_a_crash_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "losses.npy"
+    values = record(LossHistory(5, path=path), 3)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 3)
+    history = LossHistory(5, path=path)
+    assert history.num_epochs == 2
+    record(history, 1, seed=1)
+    np.testing.assert_array_equal(np.load(path)[:, :2], values[:, :2])
+
+
+def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "other.npy"
+    np.save(path, np.arange(4))
+    with pytest.raises(ValueError, match="should be a loss history"):
+        LossHistory(4, path=path)
+    path.write_text("hello")
+    with pytest.raises(ValueError, match="should be a loss history"):
+        LossHistory(4, path=path)
+    record(LossHistory(5, path=tmp_path / "losses.npy"), 1)
+    with pytest.raises(ValueError, match=r"should hold 4 samples as float32, but it holds 5"):
+        LossHistory(4, path=tmp_path / "losses.npy")
+
+
+def test_float16_keeps_its_error_bound_and_bool_the_majority() -> None:
+    half = LossHistory(4, dtype=torch.float16)
+    half.record(range(4), [0.1, 1.2345678, 60000.0, 1e9])
+    half.end_epoch()
+    kept = half.losses.double().numpy()[:, 0]
+    np.testing.assert_allclose(kept[:3], [0.1, 1.2345678, 60000.0], rtol=2**-11)
+    assert kept[3] == 65504
+    hits = LossHistory(2, dtype=torch.bool)
+    hits.record(torch.tensor([0, 1]), torch.tensor([True, False]))
+    hits.end_epoch()
+    assert hits.losses.tolist() == [[True], [False]]
+    with pytest.raises(ValueError, match="dtype must be"):
+        LossHistory(2, dtype=torch.int64)

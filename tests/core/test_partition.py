@@ -1,0 +1,199 @@
+"""partition and rebalance: every sample kept, both clusters of a class equal in the end, minorities found."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import MiniBatchKMeans
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+from evenhand import LossHistory, Partition, partition, rebalance, sample_weights
+
+
+def planted(
+    seed: int = 0, classes: int = 3, share: float = 0.05
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Loss curves of classes in which some samples are learned late."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, classes, size=1200)
+    late = random.random(len(y)) < share
+    rate = np.where(late, 0.05, 0.6)[:, None]
+    losses = 2 * np.exp(-rate * np.arange(12)) * random.lognormal(0, 0.3, size=(len(y), 12))
+    return losses, y, late
+
+
+def test_a_planted_minority_is_found() -> None:
+    losses, y, late = planted()
+    parts = partition(losses, y)
+    assert (parts.minority & late).sum() / late.sum() > 0.95
+    assert (parts.minority & late).sum() / parts.minority.sum() > 0.95
+    assert (parts.separation > 0.5).all() and not parts.unsplit
+    assert ((parts.margin > 0) == parts.minority).all()
+
+
+@given(st.integers(0, 10_000), st.integers(2, 60), st.integers(1, 8), st.integers(1, 7))
+@settings(max_examples=60, deadline=None)
+def test_balanced_sets_keep_every_sample_and_make_clusters_equal(
+    seed: int, samples: int, classes: int, epochs: int
+) -> None:
+    random = np.random.default_rng(seed)
+    losses = random.exponential(size=(samples, epochs)).round(int(random.integers(0, 3)))
+    y = random.integers(0, classes, size=samples)
+    parts = partition(losses, y)
+    balanced = rebalance(parts, seed=seed)
+    indices = np.asarray(balanced)
+    np.testing.assert_array_equal(indices[:samples], np.arange(samples))
+    assert balanced.num_original == samples and balanced.copies.sum() == len(indices) - samples
+    assert parts.minority[indices[samples:]].all()
+    weights = sample_weights(parts)
+    for position, label in enumerate(parts.classes):
+        own = y == label
+        assert parts.sizes[position].sum() == own.sum()
+        assert parts.sizes[position, 0] >= parts.sizes[position, 1]
+        if label in parts.unsplit:
+            assert not parts.minority[own].any() and (weights[own] == 1).all()
+            continue
+        drawn = np.bincount(indices, minlength=samples)
+        assert drawn[own & parts.minority].sum() == drawn[own & ~parts.minority].sum()
+        assert weights[own & parts.minority].sum() == pytest.approx(weights[own & ~parts.minority].sum())
+
+
+def test_the_names_and_the_order_of_classes_do_not_matter() -> None:
+    losses, y, _ = planted()
+    plain = partition(losses, y)
+    renamed = partition(losses, np.array(["c", "a", "b"])[y])
+    np.testing.assert_array_equal(plain.minority, renamed.minority)
+    order = np.random.default_rng(0).permutation(len(y))
+    np.testing.assert_array_equal(partition(losses[order], y[order]).minority, plain.minority[order])
+
+
+def test_classes_that_cannot_be_split_are_named() -> None:
+    losses = np.array([[1.0], [2.0], [2.0], [2.0], [0.1], [5.0]])
+    parts = partition(losses, [0, 1, 1, 1, 2, 2])
+    assert parts.unsplit == {0: "one sample", 1: "identical histories"}
+    assert parts.minority.tolist() == [False, False, False, False, False, True]  # of equals, the higher loss
+    whole = partition(losses, [0] * 6, cluster=lambda histories: np.zeros(len(histories), dtype=int))
+    assert whole.unsplit == {0: "a single cluster"}
+
+
+def test_other_clusterings_can_be_used() -> None:
+    losses, y, _ = planted()
+    ours = partition(losses, y)
+    estimator = MiniBatchKMeans(2, random_state=0, n_init=3, reassignment_ratio=1e-5)
+    for cluster in (estimator, estimator.fit_predict, lambda h: h.mean(1) > 1):
+        assert (partition(losses, y, cluster=cluster).minority == ours.minority).mean() > 0.95
+    with pytest.raises(ValueError, match="cluster must give 0 or 1 for each of the"):
+        partition(losses, y, cluster=lambda histories: np.full(len(histories), 7))
+    with pytest.raises(ValueError, match="cluster must be a function"):
+        partition(losses, y, cluster="kmeans")
+
+
+@pytest.mark.parametrize(
+    "losses, labels, message",
+    [
+        ([1.0, 2.0], [0, 1], r"losses must be shaped \(samples, epochs\), got \(2,\)"),
+        (np.zeros((2, 0)), [0, 1], "at least one sample and one epoch"),
+        ([[1.0], [np.nan]], [0, 1], "losses must be finite, got nan for sample 1 in epoch 0"),
+        ([[1.0], [2.0]], [0], "one row per sample, got 2 and 1"),
+        ([[1.0], [2.0]], [0.0, 1.0], "labels must be whole numbers or strings, got float64"),
+        ([[1.0], [2.0]], [[0], [1]], r"labels must hold one class per sample, got shape \(2, 1\)"),
+    ],
+)
+def test_wrong_input_is_refused(losses, labels, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        partition(losses, labels)
+
+
+def test_a_read_only_history_makes_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    losses, y, _ = planted()
+    losses.flags.writeable = False
+    partition(losses, y)
+    assert not list(recwarn)
+
+
+def test_draws_depend_on_the_seed_and_on_nothing_else() -> None:
+    losses, y, _ = planted()
+    parts = partition(losses, y)
+    assert (np.asarray(rebalance(parts, seed=1)) == np.asarray(rebalance(parts, seed=1))).all()
+    assert (np.asarray(rebalance(parts, seed=1)) != np.asarray(rebalance(parts, seed=2))).any()
+    own = partition(losses[y == 0], y[y == 0])  # class 0 alone draws the same samples
+    rows = np.flatnonzero(y == 0)
+    alone = rebalance(own, seed=1)
+    alone_copies = rows[np.asarray(alone)[alone.num_original :]]
+    copies = np.asarray(rebalance(parts, seed=1))[len(y) :]
+    np.testing.assert_array_equal(copies[y[copies] == 0], alone_copies)
+
+
+def test_a_balanced_set_behaves_as_an_int_array() -> None:
+    losses, y, _ = planted()
+    balanced = rebalance(partition(losses, y))
+    data = TensorDataset(torch.from_numpy(losses), torch.from_numpy(y))
+    assert len(Subset(data, balanced)) == len(balanced) == len(list(balanced))
+    assert (y[balanced] == y[balanced.indices]).all()
+    assert torch.equal(
+        torch.from_numpy(y)[torch.as_tensor(np.asarray(balanced))], torch.from_numpy(y[balanced])
+    )
+    assert isinstance(balanced[0], int)
+
+
+def test_a_partition_is_saved_and_loaded(tmp_path: Path) -> None:
+    parts = partition([[1.0], [9.0], [1.1], [2.0]], np.array(["a", "a", "a", "b"]))
+    parts.save(tmp_path / "partition.npz")
+    again = Partition.load(tmp_path / "partition.npz")
+    for name in ("minority", "labels", "classes", "sizes", "separation", "margin"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(again, name))
+    assert again.unsplit == {"b": "one sample"}
+
+
+def test_the_ten_lines_in_torch() -> None:
+    random = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 2, (600,), generator=random)
+    breaks = torch.rand(600, generator=random) < 0.05
+    x = torch.randn(600, 8, generator=random)
+    x[:, 0] += 6 * torch.where(breaks, 1 - y, y)
+    train_set = TensorDataset(x, y, torch.arange(600))
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    history = LossHistory(len(train_set))
+    for _ in range(6):
+        for xs, ys, index in DataLoader(train_set, batch_size=32, shuffle=True):
+            losses = F.cross_entropy(model(xs), ys, reduction="none")
+            history.record(index, losses)
+            losses.mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        history.end_epoch()
+    parts = partition(history.losses, y)
+    balanced = Subset(train_set, rebalance(parts, seed=0))
+
+    assert parts.minority[breaks.numpy()].mean() > 0.9 and breaks.numpy()[parts.minority].mean() > 0.9
+    assert len(balanced) > 1000
+
+
+def test_the_ten_lines_in_numpy() -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, size=600)
+    breaks = random.random(600) < 0.05
+    x = random.normal(size=(600, 8))
+    x[:, 0] += 6.0 * np.where(breaks, 1 - y, y) - 3
+    weights = np.zeros(8)
+
+    history = LossHistory(len(y))
+    for _ in range(6):
+        for index in np.array_split(random.permutation(600), 20):
+            probability = 1 / (1 + np.exp(-x[index] @ weights))
+            losses = -np.log(np.where(y[index] == 1, probability, 1 - probability) + 1e-9)
+            history.record(index, losses)
+            weights -= 0.1 * x[index].T @ (probability - y[index]) / len(index)
+        history.end_epoch()
+    parts = partition(history.losses, y)
+    balanced = rebalance(parts, seed=0)
+
+    assert parts.minority[breaks].mean() > 0.8 and breaks[parts.minority].mean() > 0.8
+    assert x[balanced].shape[0] == len(balanced) > 1000
