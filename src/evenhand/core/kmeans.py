@@ -7,6 +7,8 @@ is said in search.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch import Tensor
 from evenhand.core.search import SEARCHED, Rows, best_split
 
 _BUCKET = 1 << 18  # numbers worked on at once: what fits into a processor core's own cache
+_HUGE = 1 << 24  # a class of more numbers is worth all threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +66,36 @@ def two_means(
         inertia=torch.zeros(len(classes), dtype=torch.float64),
         total=torch.zeros(len(classes), dtype=torch.float64),
     )
-    for bucket in _buckets(counts, x.shape[1]):
+
+    def solve(bucket: npt.NDArray[np.int64]) -> None:
         row = np.arange(counts[bucket[0]])
         padded = torch.from_numpy(row < counts[bucket, None])
         member = torch.from_numpy(order[np.minimum(starts[bucket, None] + row, len(x) - 1)])
         _solve(x, torch.from_numpy(bucket), member, padded, given, found)
+
+    buckets = _buckets(counts, x.shape[1])
+    huge = [bucket for bucket in buckets if int(counts[bucket[0]]) * x.shape[1] > _HUGE]
+    for bucket in huge:
+        solve(bucket)
+    _side_by_side(solve, buckets[len(huge) :])  # largest first, so the others
     return found
+
+
+def _side_by_side(
+    solve: Callable[[npt.NDArray[np.int64]], None], buckets: list[npt.NDArray[np.int64]]
+) -> None:
+    """Each bucket on one thread: faster than threads inside each, and no sum depends on their number."""
+    threads = torch.get_num_threads()
+
+    def alone(bucket: npt.NDArray[np.int64]) -> None:
+        torch.set_num_threads(1)
+        solve(bucket)
+
+    try:
+        with ThreadPoolExecutor(max(1, min(threads, len(buckets)))) as pool:
+            list(pool.map(alone, buckets))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def class_positions(labels: Tensor | npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
@@ -157,23 +184,25 @@ def _standardised(x: Tensor, valid: Tensor | None, counts: Tensor) -> tuple[Tens
     Equal rows become exactly zero. Large classes become float32, after centring.
     """
     x = x.double() if x.shape[1] <= SEARCHED else x
-    magnitude = x.abs().amax((1, 2)).double()
-    unit = torch.where(magnitude > 1e15, magnitude, 1.0)  # squares of larger numbers may overflow
-    x = x / unit.to(x.dtype)[:, None, None]
+    unit = torch.ones(len(x), dtype=torch.float64)
+    if float(x.abs().max()) > 1e15:  # squares of larger numbers may overflow
+        unit = x.abs().amax((1, 2)).double().clamp(min=1.0)
+        x = x / unit.to(x.dtype)[:, None, None]
     origin = x[:, :1].clone()
-    x -= origin
+    x = x.sub_(origin)
     if valid is not None:
         x *= valid[:, :, None]
-    shift = x.sum(1, dtype=torch.float64) / counts[:, None]
-    shift[x.abs().amax((1, 2)) == 0] = 0
-    x -= shift.to(x.dtype)[:, None]
-    if valid is not None:
-        x *= valid[:, :, None]
-    scale = x.abs().amax((1, 2)).double()
+    low, high = x.flatten(1).aminmax(dim=1)
+    scale = torch.maximum(-low, high)
     scale = torch.where(scale > 0, scale, 1.0)
-    x /= scale.to(x.dtype)[:, None, None]
+    x *= 1 / scale[:, None, None]
     x = x if x.shape[1] <= SEARCHED else x.float()
-    return x, (origin[:, 0].double() + shift) * unit[:, None], scale * unit
+    shift = torch.bmm(x.new_ones(len(x), 1, x.shape[1]), x) / counts[:, None, None]
+    x -= shift
+    if valid is not None:
+        x *= valid[:, :, None]
+    mean = origin[:, 0].double() + shift[:, 0].double() * scale[:, None].double()
+    return x, mean * unit[:, None], scale.double() * unit
 
 
 def _described(rows: Rows, inside: Tensor, padded: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -28,6 +28,10 @@ from torch import Tensor
 SEARCHED = 2048  # rows of a class in which cuts are looked for; larger classes are sampled, in float32
 _TAIL = 512  # of these, the rows farthest from the mean: few rows far out can be a cluster
 _STEPS = 300
+_ROUNDS = (
+    (12, 0.05, 3),
+    (4, 0.01, 6),
+)  # of large classes: candidates kept, their inertia over the best, steps
 
 
 class Candidates(NamedTuple):
@@ -71,7 +75,7 @@ class Rows:
 
     def sample(self, counts: Tensor) -> Rows:
         """The rows farthest from the mean, and evenly spaced ones of the others, by distance."""
-        order = torch.from_numpy(np.argsort(-self.norms.numpy(), 1, kind="stable"))
+        order = torch.from_numpy(np.argsort(-self.norms.numpy(), 1))
         spaced = torch.linspace(0, 1, SEARCHED - _TAIL, dtype=torch.float64) * (counts[:, None] - 1 - _TAIL)
         spaced = order.gather(1, (spaced + _TAIL).round().long())
         return Rows(self.at(torch.cat([order[:, :_TAIL], spaced], 1)), None, sampled_from=self.n)
@@ -92,12 +96,12 @@ class Rows:
             sums = p if self.valid is None else p.masked_fill(p.isinf(), 0)
         else:
             weight = self.weight[:, :, None]
-            weights = weight + (1 - weight) * (p.view(torch.int32) & 1)
+            weights = torch.where((p.view(torch.int32) & 1).bool(), 1.0, weight)
             left, sums = weights.cumsum(2), p * weights
-        sums = sums.cumsum(2, dtype=torch.float64)
+        sums = sums.cumsum(2)
         n, left = self.n[:, :, None], left[..., :-1]
-        apart = sums[:, :, :-1].to(p.dtype) - left * (sums[:, :, -1:] / n).to(p.dtype)
-        score = apart.square_() / (left * (n - left)).clamp_(min=0.5)
+        apart = torch.addcmul(sums[:, :, :-1], left, sums[:, :, -1:] / -n)
+        score = apart.square_().div_((n - left).mul_(left).clamp_(min=0.5))
         score.masked_fill_(p[:, :, 1:] <= p[:, :, :-1], -1)  # equal projections stay together
         if self.valid is not None:
             score.masked_fill_(left >= n, -1)
@@ -111,7 +115,7 @@ class Rows:
         return torch.bmm(2 * now.sums, self.transposed), threshold[:, :, None], e[:, :, None]
 
     def improve(self, now: Candidates, steps: int, thorough: bool) -> Candidates:
-        """Move rows while it pays: all that pass Hartigan's test; if thorough, fewer where that overshoots."""
+        """Move rows while it pays: all that pass Hartigan's test; if thorough, fewer where that is too much."""
         for _ in range(steps):
             p, threshold, e = self.boundary(now)
             least = now.between + 1e-6 * (self.total - now.between) + self.noise
@@ -188,8 +192,8 @@ def best_split(x: Tensor, valid: Tensor | None, counts: Tensor) -> Tensor:
         now = rows.improve(now, 3, thorough=True)
         now = rows.improve(rows.best(now, 12), _STEPS, thorough=True)
     else:
-        now = rows.improve(rows.best(now, 12, within=0.05), 3, thorough=False)
-        now = rows.improve(rows.best(now, 4, within=0.01), 6, thorough=False)
+        for keep, within, steps in _ROUNDS:
+            now = rows.improve(rows.best(now, keep, within), steps, thorough=False)
         now = rows.improve(rows.best(now, 1), _STEPS, thorough=True)
     return rows.settle(rows.best(now, 1)).inside[:, 0]
 
