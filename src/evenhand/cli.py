@@ -248,15 +248,13 @@ def _print_results(records: list[Record], json_: bool) -> None:
     from rich.table import Table
 
     over = "class" if records[0].metrics["test"]["wga_over"] == "classes" else "group"
-    table = Table(title=f"{rows[0]['task']}, seed {rows[0]['seed']}", title_justify="left")
-    table.add_column("method")
-    for name in (f"worst {over}", "weighted mean", "balanced mean", "identified", "purity", "seconds"):
-        table.add_column(name, justify="right")
+    title = f"{rows[0]['task']}, seed {rows[0]['seed']}: accuracies on the test set"
+    table = Table("method", title=title, title_justify="left")
+    for name in (f"worst {over}", "weighted", "balanced", "identified", "purity", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        shares = [
-            row[name] for name in ("wga", "accuracy_weighted", "accuracy_balanced", "identified", "purity")
-        ]
-        cells = ["–" if share is None else f"{100 * share:.1f}%" for share in shares]
+        names = ("wga", "accuracy_weighted", "accuracy_balanced", "identified", "purity")
+        cells = ["–" if row[name] is None else f"{100 * row[name]:.1f}%" for name in names]
         table.add_row(row["method"], *cells, f"{row['seconds']:.1f}")
     _console().print(table)
 

@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SEARCHED = 2048  # rows of a class in which cuts are looked for; larger classes are sampled, in float32
-_TAIL = 512  # of these, the rows farthest from the mean: few rows far out can be a cluster
+SEARCHED = 2048  # larger classes are searched on a sample of their rows, in float32
+_SAMPLE = 1024
+_TAIL = 256  # of the sample, the rows farthest from the mean: few rows far out can be a cluster
 _STEPS = 300
 _ROUNDS = (
     (12, 0.05, 3),
@@ -76,7 +77,7 @@ class Rows:
     def sample(self, counts: Tensor) -> Rows:
         """The rows farthest from the mean, and evenly spaced ones of the others, by distance."""
         order = torch.from_numpy(np.argsort(-self.norms.numpy(), 1))
-        spaced = torch.linspace(0, 1, SEARCHED - _TAIL, dtype=torch.float64) * (counts[:, None] - 1 - _TAIL)
+        spaced = torch.linspace(0, 1, _SAMPLE - _TAIL, dtype=torch.float64) * (counts[:, None] - 1 - _TAIL)
         spaced = order.gather(1, (spaced + _TAIL).round().long())
         return Rows(self.at(torch.cat([order[:, :_TAIL], spaced], 1)), None, sampled_from=self.n)
 
