@@ -20,6 +20,7 @@ from torch import Tensor
 from evenhand.core.search import SEARCHED, Rows, best_split
 
 _BUCKET = 1 << 18  # numbers worked on at once: what fits into a processor core's own cache
+_PRECISION = {np.dtype(np.float16): np.float32, np.dtype(np.float32): np.float32}
 _HUGE = 1 << 24  # a class of more numbers is worth all threads
 
 
@@ -52,8 +53,11 @@ def two_means(
     >>> clusters.assignment.tolist(), clusters.sizes.tolist()
     ([False, False, True], [[2, 1]])
     """
-    x = _floats(histories)
+    values = as_matrix(histories, "histories")
+    x = torch.from_numpy(values.astype(_PRECISION.get(values.dtype, np.float64), copy=False))
     classes, position = class_positions(np.zeros(len(x), np.int64) if labels is None else labels)
+    if len(position) != len(x):
+        raise ValueError(f"histories and labels must be equally long, got {len(x)} and {len(position)}")
     counts = np.bincount(position, minlength=len(classes))
     order, starts = _canonical_order(x, position), np.cumsum(counts) - counts
     given = None if assignment is None else torch.as_tensor(np.asarray(assignment)).bool()
@@ -115,14 +119,19 @@ def class_positions(labels: Tensor | npt.ArrayLike) -> tuple[npt.NDArray[Any], n
     return classes, position.astype(np.int64)
 
 
-def _floats(histories: Tensor | npt.ArrayLike) -> Tensor:
-    """Float32 or float64 on the CPU, each history contiguous."""
-    x = histories.detach().cpu() if isinstance(histories, Tensor) else torch.as_tensor(np.asarray(histories))
-    if x.ndim != 2 or x.shape[1] == 0:
-        raise ValueError(f"histories must be shaped (samples, epochs), got {tuple(x.shape)}")
-    if x.dtype != torch.float32:
-        x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x.double()
-    return x.contiguous()
+def as_matrix(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+    """Real numbers shaped (samples, epochs), each sample's contiguous and in memory; copied only if not so."""
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.ndim != 2 or 0 in array.shape:
+        raise ValueError(f"{name} must be shaped (samples, epochs), at least one of each, got {array.shape}")
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must be real numbers, got {array.dtype}")
+    if array.flags.c_contiguous and array.flags.writeable:
+        return array
+    copy = np.empty(array.shape, array.dtype)
+    for start in range(0, len(array), 1 << 16):  # by parts, so that columns of a mapped file are read in turn
+        copy[start : start + (1 << 16)] = array[start : start + (1 << 16)]
+    return copy
 
 
 def _canonical_order(x: Tensor, position: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -168,14 +177,26 @@ def _solve(
     inside[inside.sum(1) == counts] = 0  # one cluster is no split
     rows = Rows(x, valid)
     sizes, centroids, margin, inertia = _described(rows, inside, padded)
+    total = rows.norms.sum(1, dtype=torch.float64) * scale**2
+    centroids, inertia = mean[:, None] + scale[:, None, None] * centroids, inertia * scale**2
+    if x.dtype == torch.float32:
+        for c in ((inertia < 1e-4 * total) & (sizes[:, 1] > 0)).nonzero()[:, 0].tolist():
+            centroids[c], inertia[c] = _exactly(data[member[c, padded[c]]], inside[c, padded[c]] > 0)
     swap = (sizes[:, 1] > 0) & (centroids[:, 1].mean(1) < centroids[:, 0].mean(1))
     found.sizes[classes] = torch.where(swap[:, None], sizes.flip(1), sizes)
-    centroids = mean[:, None] + scale[:, None, None] * centroids
     found.centroids[classes] = torch.where(swap[:, None, None], centroids.flip(1), centroids)
-    found.inertia[classes] = inertia * scale**2
-    found.total[classes] = rows.norms.sum(1, dtype=torch.float64) * scale**2
-    found.assignment[member[padded]] = ((inside > 0) ^ swap[:, None])[padded]
-    found.margin[member[padded]] = torch.where(swap[:, None], -margin, margin)[padded]
+    found.inertia[classes], found.total[classes] = inertia, total
+    real = slice(None) if valid is None else padded
+    found.assignment[member[real]] = ((inside > 0) ^ swap[:, None])[real]
+    found.margin[member[real]] = torch.where(swap[:, None], -margin, margin)[real]
+
+
+def _exactly(values: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+    """Centroids and inertia in float64, for clusters so tight that float32 cannot measure them."""
+    parts = [values[~inside].double(), values[inside].double()]
+    means = [part.mean(0) for part in parts]
+    squares = [(part - mean).square().sum() for part, mean in zip(parts, means, strict=True)]
+    return torch.stack(means), squares[0] + squares[1]
 
 
 def _standardised(x: Tensor, valid: Tensor | None, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -195,7 +216,7 @@ def _standardised(x: Tensor, valid: Tensor | None, counts: Tensor) -> tuple[Tens
     low, high = x.flatten(1).aminmax(dim=1)
     scale = torch.maximum(-low, high)
     scale = torch.where(scale > 0, scale, 1.0)
-    x *= 1 / scale[:, None, None]
+    x /= scale[:, None, None]
     x = x if x.shape[1] <= SEARCHED else x.float()
     shift = torch.bmm(x.new_ones(len(x), 1, x.shape[1]), x) / counts[:, None, None]
     x -= shift

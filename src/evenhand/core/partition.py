@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from evenhand.core.kmeans import class_positions, two_means
+from evenhand.core.kmeans import as_matrix, class_positions, two_means
 
 Cluster = Callable[[npt.NDArray[Any]], npt.ArrayLike]  # (samples, epochs) of one class -> 0/1 per sample
 
@@ -106,20 +105,15 @@ def _reason(size: int, total: float) -> str:
     return "identical histories" if total == 0 else "a single cluster"
 
 
-def _losses(losses: Tensor | npt.ArrayLike) -> Tensor:
-    """(samples, epochs) on the CPU, checked."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is only read
-        values = losses.detach().cpu() if isinstance(losses, Tensor) else torch.from_numpy(np.asarray(losses))
-    if values.ndim != 2:
-        raise ValueError(f"losses must be shaped (samples, epochs), got {tuple(values.shape)}")
-    if values.shape[0] == 0 or values.shape[1] == 0:
-        raise ValueError(f"losses need at least one sample and one epoch, got shape {tuple(values.shape)}")
-    # The sum is finite unless a value is not, or the sum overflows: only then is every value looked at.
-    if not bool(values.sum().isfinite()) and not bool(values.isfinite().all()):
-        sample, epoch = (~values.isfinite()).nonzero()[0].tolist()
+def _losses(losses: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
+    values = as_matrix(losses, "losses")
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspicious = not np.isfinite(values.sum())  # a value that is not finite, or too many large ones
+    if suspicious and not (finite := np.isfinite(values)).all():
+        sample, epoch = np.argwhere(~finite)[0].tolist()
         raise ValueError(
-            f"losses must be finite, got {float(values[sample, epoch])} for sample {sample} in epoch {epoch}"
+            f"losses must be finite, got {values[sample, epoch]} for sample {sample} in epoch {epoch}; "
+            "a training that diverges needs a lower learning rate"
         )
     return values
 
@@ -134,17 +128,16 @@ def _labels(labels: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _own_clusters(
-    histories: Tensor, position: npt.NDArray[np.int64], classes: npt.NDArray[Any], cluster: Any
-) -> Tensor:
+    histories: npt.NDArray[Any], position: npt.NDArray[np.int64], classes: npt.NDArray[Any], cluster: Any
+) -> npt.NDArray[np.bool_]:
     """What the caller's own clustering says of every class that has anything to split."""
     split = getattr(cluster, "fit_predict", cluster)
     if not callable(split):
         raise ValueError(f"cluster must be a function or have a fit_predict, got {type(cluster).__name__}")
-    values = histories.numpy()
-    given = np.zeros(len(values), dtype=bool)
+    given = np.zeros(len(histories), dtype=bool)
     order = np.argsort(position, kind="stable")
     for label, rows in zip(classes, np.split(order, np.cumsum(np.bincount(position))[:-1]), strict=True):
-        own = np.ascontiguousarray(values[rows])
+        own = histories[rows]
         if (own == own[0]).all():
             continue
         answer = np.asarray(split(own))
@@ -154,4 +147,4 @@ def _own_clusters(
                 f"got shape {answer.shape} with values {np.unique(answer)[:5]}"
             )
         given[rows] = answer.astype(bool)
-    return torch.from_numpy(given)
+    return given

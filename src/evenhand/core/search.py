@@ -45,7 +45,10 @@ class Candidates(NamedTuple):
 
 
 class Rows:
-    """Rows of some classes, (classes, rows, epochs), centred; `tail_weight` makes them a weighted sample."""
+    """Rows of some classes, (classes, rows, epochs), centred.
+
+    A sample's first rows are its tail; each of the others stands for several of the `sampled_from` rows.
+    """
 
     def __init__(self, x: Tensor, valid: Tensor | None, sampled_from: Tensor | None = None) -> None:
         self.x, self.transposed = x, x.transpose(1, 2)
@@ -116,7 +119,7 @@ class Rows:
         return torch.bmm(2 * now.sums, self.transposed), threshold[:, :, None], e[:, :, None]
 
     def improve(self, now: Candidates, steps: int, thorough: bool) -> Candidates:
-        """Move rows while it pays: all that pass Hartigan's test; if thorough, fewer where that is too much."""
+        """Move all rows that pass Hartigan's test while it pays; if thorough, fewer where that overshoots."""
         for _ in range(steps):
             p, threshold, e = self.boundary(now)
             least = now.between + 1e-6 * (self.total - now.between) + self.noise
@@ -157,6 +160,8 @@ class Rows:
 
     def best(self, now: Candidates, keep: int, within: float = torch.inf) -> Candidates:
         """The best candidates that differ, best first; `within`: of the best one's inertia."""
+        if now.between.shape[1] == 1:
+            return now
         value, order = now.between.sort(dim=1, descending=True, stable=True)
         inertia = (self.total - value[:, :1]).clamp(min=0)
         drop = value < value[:, :1] - within * inertia

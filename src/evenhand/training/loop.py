@@ -18,21 +18,15 @@ from torch.nn import functional as F
 
 from evenhand.core.history import LossHistory
 from evenhand.training.batches import Batches
-from evenhand.training.data import Batch
+from evenhand.training.evaluation import autocast, evaluate, weighted_mean
+from evenhand.training.objective import Objective, Tap
 from evenhand.training.progress import Silent
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import save_checkpoint, write_bytes
 
-Objective = Callable[[Any, Batch], Tensor]  # (model, batch) -> scalar loss; one with state is an nn.Module
-
 
 class TrainingDiverged(RuntimeError):
     """The training loss is no longer a finite number."""
-
-
-def cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
-    """The objective of empirical risk minimisation."""
-    return F.cross_entropy(model(batch.x), batch.y)
 
 
 def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple[int, torch.Generator]:
@@ -62,22 +56,6 @@ class Rule:
             return True
         self.waited += 1
         return False
-
-
-class _Tap:
-    """The model as an objective sees it; remembers the logits, so that losses are recorded for free."""
-
-    def __init__(self, model: nn.Module, fast: Callable[[Tensor], Tensor], batch_size: int) -> None:
-        self._model, self._fast, self._batch_size = model, fast, batch_size
-        self.logits: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        # The compiled model only ever sees full batches, so a small last batch never recompiles.
-        self.logits = self._fast(x) if len(x) == self._batch_size else self._model(x)
-        return self.logits
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
 
 
 @dataclass
@@ -203,7 +181,7 @@ class Training:
     def run(self, stop: str | int) -> None:
         """Train until the rule `stop` has fired, or for `stop` epochs in all."""
         limit = stop if isinstance(stop, int) else self.recipe.epochs
-        self._tap = _Tap(self.model, self._compiled(limit), self.train.batch_size)
+        self._tap = Tap(self.model, self._compiled(limit), self.train.batch_size)
         self.progress.start(
             f"{self.stage}", epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)
         )
@@ -318,35 +296,3 @@ def make_optimizer(
     return torch.optim.SGD(
         parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=fused
     )
-
-
-def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
-    """bf16 arithmetic where the recipe asks for it."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.precision == "bf16")
-
-
-@torch.no_grad()
-def logits(model: nn.Module, batches: Batches, recipe: Recipe) -> Tensor:
-    """The model's outputs for every row, in order and in evaluation mode: (samples, classes) float32."""
-    model.eval()
-    generator = torch.Generator(batches.source.device)
-    outputs = []
-    for batch in batches(torch.arange(len(batches.split)), generator):
-        with autocast(recipe, batches.source.device):
-            outputs.append(model(batch.x).float())
-    return torch.cat(outputs)
-
-
-def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor, Tensor]:
-    """Every sample's loss and whether it is classified correctly, (samples,) each on the CPU."""
-    outputs = logits(model, batches, recipe)
-    labels = batches.split.y.to(outputs.device)
-    losses = F.cross_entropy(outputs, labels, reduction="none")
-    return losses.cpu(), (outputs.argmax(1) == labels).cpu()
-
-
-def weighted_mean(correct: Tensor, weight: Tensor | None) -> float:
-    """Accuracy, each sample counting with its weight."""
-    if weight is None:
-        return correct.double().mean().item()
-    return ((correct.double() * weight).sum() / weight.double().sum()).item()

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced
-from evenhand.training import loop, progress
+from evenhand.training import progress
 from evenhand.training.batches import Batches, Source, Transform
 from evenhand.training.data import Batch, Split, Task, as_input, checksum
-from evenhand.training.loop import Histories, Objective, Training, cross_entropy
+from evenhand.training.evaluation import logits
+from evenhand.training.loop import Histories, Training
 from evenhand.training.models import make_model
+from evenhand.training.objective import Objective, cross_entropy
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
 from evenhand.training.store import Damaged, claim, load_checkpoint, set_aside, write_bytes
@@ -178,7 +180,7 @@ class Run:
     def predict(self, model: nn.Module, split: Split) -> Tensor:
         """The model's outputs in evaluation mode, (samples, classes) float32 on the CPU."""
         batches = self._batches(split.without_groups(), self._eval_batch_size(self.recipe))
-        return loop.logits(model.to(self.device), batches, self.recipe).cpu()
+        return logits(model.to(self.device), batches, self.recipe).cpu()
 
     def batches(self, split: Split) -> Iterator[Batch]:
         """The samples in order, on the device, as the model sees them in evaluation: not augmented."""

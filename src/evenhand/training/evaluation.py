@@ -1,0 +1,42 @@
+"""What a model says of samples: outputs, losses and accuracies, in evaluation mode."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from evenhand.training.batches import Batches
+from evenhand.training.recipe import Recipe
+
+
+def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
+    """bf16 arithmetic where the recipe asks for it."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.precision == "bf16")
+
+
+@torch.no_grad()
+def logits(model: nn.Module, batches: Batches, recipe: Recipe) -> Tensor:
+    """The model's outputs for every row, in order and in evaluation mode: (samples, classes) float32."""
+    model.eval()
+    generator = torch.Generator(batches.source.device)
+    outputs = []
+    for batch in batches(torch.arange(len(batches.split)), generator):
+        with autocast(recipe, batches.source.device):
+            outputs.append(model(batch.x).float())
+    return torch.cat(outputs)
+
+
+def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """Every sample's loss and whether it is classified correctly, (samples,) each on the CPU."""
+    outputs = logits(model, batches, recipe)
+    labels = batches.split.y.to(outputs.device)
+    losses = F.cross_entropy(outputs, labels, reduction="none")
+    return losses.cpu(), (outputs.argmax(1) == labels).cpu()
+
+
+def weighted_mean(correct: Tensor, weight: Tensor | None) -> float:
+    """Accuracy, each sample counting with its weight."""
+    if weight is None:
+        return correct.double().mean().item()
+    return ((correct.double() * weight).sum() / weight.double().sum()).item()
