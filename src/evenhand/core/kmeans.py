@@ -120,10 +120,12 @@ def class_positions(labels: Tensor | npt.ArrayLike) -> tuple[npt.NDArray[Any], n
 
 
 def as_matrix(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    """Real numbers shaped (samples, epochs), each sample's contiguous and in memory; copied only if not so."""
+    """Real numbers shaped (samples, epochs), each sample's side by side in memory; copied if they are not."""
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if array.ndim != 2 or 0 in array.shape:
-        raise ValueError(f"{name} must be shaped (samples, epochs), at least one of each, got {array.shape}")
+    if array.ndim != 2:
+        raise ValueError(f"{name} must be shaped (samples, epochs), got {array.shape}")
+    if 0 in array.shape:
+        raise ValueError(f"{name} need at least one sample and one epoch, got shape {array.shape}")
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must be real numbers, got {array.dtype}")
     if array.flags.c_contiguous and array.flags.writeable:

@@ -29,10 +29,7 @@ SEARCHED = 2048  # larger classes are searched on a sample of their rows, in flo
 _SAMPLE = 1024
 _TAIL = 256  # of the sample, the rows farthest from the mean: few rows far out can be a cluster
 _STEPS = 300
-_ROUNDS = (
-    (12, 0.05, 3),
-    (4, 0.01, 6),
-)  # of large classes: candidates kept, their inertia over the best, steps
+_ROUNDS = ((12, 0.02, 4), (8, 0.01, 30))  # in large classes: keep so many, within so much of the best; steps
 
 
 class Candidates(NamedTuple):
