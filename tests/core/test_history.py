@@ -135,3 +135,82 @@ def test_float16_keeps_its_error_bound_and_bool_the_majority() -> None:
     assert hits.losses.tolist() == [[True], [False]]
     with pytest.raises(ValueError, match="dtype must be"):
         LossHistory(2, dtype=torch.int64)
+
+
+def test_an_empty_batch_is_not_an_epoch() -> None:
+    history = LossHistory(2)
+    history.record(np.zeros(0, int), np.zeros(0))
+    with pytest.raises(ValueError, match="none was recorded"):
+        history.end_epoch()
+
+
+def test_what_is_not_a_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="losses must be real numbers, got <U"):
+        LossHistory(2).record([0], ["a"])
+
+
+def test_any_layout_of_an_array_is_taken() -> None:
+    values = np.arange(6.0, dtype=np.float64)[::-2]
+    values.flags.writeable = False
+    history = LossHistory(3)
+    history.record(np.arange(3, dtype=np.uint8)[::-1], values)
+    history.end_epoch()
+    assert history.losses.tolist() == [[1.0], [3.0], [5.0]]
+
+
+def test_a_write_that_fails_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "losses.npy"
+    history = LossHistory(2, path=path)
+    for epoch in range(2):
+        history.record([0, 1], [1.0 + epoch, 2.0])
+        with monkeypatch.context() as broken, pytest.raises(OSError, match="disk is full"):
+            broken.setattr("evenhand.core.history.os.fsync", _full)
+            history.end_epoch()
+        assert history.num_epochs == epoch and path.exists() == (epoch > 0)
+        assert LossHistory(2, path=path).num_epochs == epoch
+        history.end_epoch()
+    np.testing.assert_array_equal(np.load(path, mmap_mode="r"), [[1, 2], [2, 2]])
+
+
+def _full(_: int) -> None:
+    raise OSError("disk is full")
+
+
+def test_a_file_that_lost_its_end_can_be_read_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "losses.npy"
+    values = record(LossHistory(5, path=path), 3)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 25)
+    np.testing.assert_array_equal(LossHistory(5, path=path).losses, values[:, :1])
+
+
+def test_float16_keeps_negative_values_in_range() -> None:
+    history = LossHistory(1, dtype=torch.float16)
+    history.record([0], [-1e9])
+    history.end_epoch()
+    assert history.losses.tolist() == [[-65504.0]]
+
+
+def test_truncating_to_more_than_there_is_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot truncate to 2 epochs, the history has 0"):
+        LossHistory(3).truncate(2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_device_is_not_waited_for_before_the_epoch_ends() -> None:
+    history = LossHistory(1000)
+    losses = torch.rand(1000, device="cuda")
+    history.record(torch.arange(1000), losses)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        history.record(torch.arange(1000), losses)
+        history.record(torch.arange(1000, device="cuda"), losses)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    history.end_epoch()
+    torch.testing.assert_close(history.losses[:, 0], losses.cpu())
+    for index, value in ((1000, 1.0), (-1, 1.0), (0, float("nan"))):
+        history.record(torch.tensor([index]), torch.tensor([value], device="cuda"))
+        with pytest.raises(ValueError, match="the epoch is dropped"):
+            history.end_epoch()
+    assert history.num_epochs == 1

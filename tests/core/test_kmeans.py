@@ -1,6 +1,7 @@
 """two_means: as good as scikit-learn's best of ten starts, the same every time, in any order of samples."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from sklearn.cluster import KMeans
 from evenhand.core.kmeans import two_means
 
 FAMILIES = 12
-PROBLEMS = 20  # of each family
+PROBLEMS = 26  # of each family
 
 
 def problem(family: int, number: int) -> np.ndarray:
@@ -140,3 +141,98 @@ def test_half_precision_and_integers_are_taken() -> None:
     x = torch.tensor([[0.0, 1.0], [0.0, 1.0], [4.0, 5.0]])
     for kind in (torch.float16, torch.float64, torch.int64):
         assert two_means(x.to(kind)).assignment.tolist() == [False, False, True]
+
+
+def curves(samples: int, epochs: int = 12, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    late = random.random(samples) < 0.05
+    rate = np.where(late, 0.05, 0.5)[:, None] * random.lognormal(0, 0.3, size=(samples, 1))
+    return (2 * np.exp(-rate * np.arange(epochs)) * random.lognormal(0, 0.3, (samples, epochs))).astype("f4")
+
+
+@pytest.mark.parametrize("samples", [50, 1500, 6000])
+def test_the_order_of_samples_changes_not_one_bit(samples: int) -> None:
+    x, y = curves(samples), np.arange(samples) % 2
+    order = np.random.default_rng(1).permutation(samples)
+    first, again = two_means(x, y), two_means(x[order], y[order])
+    assert torch.equal(first.assignment[order], again.assignment)
+    assert torch.equal(first.inertia, again.inertia) and torch.equal(first.centroids, again.centroids)
+
+
+def test_the_number_of_threads_changes_not_one_bit() -> None:
+    x, y = curves(8000), np.arange(8000) % 3
+    before = torch.get_num_threads()
+    try:
+        answers = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            answers.append(two_means(x, y))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    for other in answers[1:]:
+        assert torch.equal(answers[0].assignment, other.assignment)
+        assert torch.equal(answers[0].margin, other.margin)
+
+
+@pytest.mark.parametrize("family", range(FAMILIES))
+def test_every_sample_is_on_its_own_clusters_side(family: int) -> None:
+    for number in range(6):
+        found = two_means(problem(family, number))
+        clear = found.margin.abs() > 1e-6
+        assert ((found.margin > 0) == found.assignment)[clear].all(), (family, number)
+
+
+def test_few_samples_are_split_in_the_best_of_all_ways() -> None:
+    for number in range(60):
+        random = np.random.default_rng(number)
+        x = random.standard_t(2, size=(int(random.integers(2, 9)), int(random.integers(1, 5))))
+        ways = [np.array(list(f"{way:0{len(x)}b}")) == "1" for way in range(1, 2 ** (len(x) - 1))]
+        least = min(inertia(x, way) for way in ways)
+        assert inertia(x, two_means(x).assignment.numpy()) <= least * (1 + 1e-9) + 1e-12 * total(x), number
+
+
+def test_layout_and_storage_do_not_matter(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    x = curves(300)
+    np.save(tmp_path / "x.npy", np.asfortranarray(x))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    wanted = two_means(x).assignment
+    for other in (mapped, np.asfortranarray(x), torch.from_numpy(x.T.copy()).t(), x[::-1][::-1]):
+        assert torch.equal(two_means(other).assignment, wanted)
+    assert not list(recwarn)
+
+
+def test_ten_thousand_classes_of_all_sizes() -> None:
+    random = np.random.default_rng(0)
+    y = np.concatenate([np.arange(10_000), random.integers(0, 10_000, 20_000), np.full(3000, 17)])
+    x = random.exponential(size=(len(y), 4)).astype(np.float32)
+    found = two_means(x, y)
+    assert (found.sizes.sum(1).numpy() == np.bincount(y)).all()
+    assert ((found.sizes[:, 1] > 0).numpy() == (np.bincount(y) > 1)).all()
+    assert (found.inertia <= found.total).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30, 1e200])
+def test_very_large_and_very_small_losses_are_split_alike(scale: float) -> None:
+    x = curves(200).astype(np.float64)
+    assert torch.equal(two_means(x * scale).assignment, two_means(x * 2.0**20).assignment)
+
+
+def test_a_given_assignment_is_described() -> None:
+    x = np.array([[0.0], [1.0], [4.0], [6.0]])
+    found = two_means(x, assignment=[True, False, False, False])
+    assert found.assignment.tolist() == [False, True, True, True]  # cluster 1 has the higher mean
+    assert found.centroids[0, :, 0].tolist() == pytest.approx([0.0, 11 / 3])
+    assert float(found.inertia[0]) == pytest.approx(inertia(x, np.array([0, 1, 1, 1])))
+    assert float(found.total[0]) == pytest.approx(total(x))
+    whole = two_means(x, assignment=[True] * 4)
+    assert whole.sizes.tolist() == [[4, 0]] and not whole.assignment.any()
+
+
+def test_wrong_input_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"histories must be shaped \(samples, epochs\), got \(3,\)"):
+        two_means([1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="equally long, got 2 and 3"):
+        two_means([[1.0], [2.0]], [0, 1, 1])
+    with pytest.raises(ValueError, match="must be real numbers, got complex128"):
+        two_means([[1j]])

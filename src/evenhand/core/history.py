@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +46,12 @@ class LossHistory:
         self.num_samples, self.dtype = num_samples, dtype
         self.path = None if path is None else Path(path)
         self._device = None if device is None else torch.device(device)
-        self._sum: Tensor | None = None  # made on the device of the first losses
+        # Of the current epoch, made on the device of the first losses; the first and the last place count
+        # indices out of range, so that a device need not be asked about them before the epoch ends.
+        self._sum: Tensor | None = None  # (samples + 2,)
         self._count: Tensor | None = None
-        self._broken: Tensor | None = None  # on the device: whether a loss was not finite, or an index off
+        self._ones: Tensor | None = None
+        self._recorded = False
         self._columns: list[Tensor] = []  # of a history without a file
         self._num_epochs = 0
         if self.path is not None and self.path.exists():
@@ -67,7 +70,7 @@ class LossHistory:
         """(samples, epochs) on the CPU; with a file, memory-mapped and not to be written to."""
         if self.path is None:
             empty = torch.empty(self.num_samples, 0, dtype=self.dtype)
-            return torch.stack(self._columns, 1) if self._columns else empty
+            return torch.stack(self._columns).t() if self._columns else empty
         if self._num_epochs == 0:
             return torch.empty(self.num_samples, 0, dtype=self.dtype)
         mapped = np.load(self.path, mmap_mode="c", allow_pickle=False)  # private pages: the file is safe
@@ -78,8 +81,7 @@ class LossHistory:
 
         Wrong values raise a ValueError: at once on the CPU, at `end_epoch` on another device.
         """
-        values = _tensor(losses).detach()
-        where = _tensor(index)
+        values, where = _tensor(losses, "losses").detach(), _tensor(index, "index")
         if values.ndim != 1:
             raise ValueError(
                 f"losses must hold one value per sample, got shape {tuple(values.shape)}; "
@@ -91,62 +93,51 @@ class LossHistory:
             )
         if where.is_floating_point() or where.is_complex() or where.dtype == torch.bool:
             raise ValueError(f"index must hold whole numbers, got {where.dtype}")
-        if self._sum is None or self._count is None or self._broken is None:
-            device = self._device or values.device
-            self._sum = torch.zeros(self.num_samples, device=device)
-            self._count = torch.zeros(self.num_samples, device=device)
-            self._broken = torch.zeros((), dtype=torch.bool, device=device)
-        values = values.to(self._sum.device, torch.float32)
-        where = where.to(self._sum.device, torch.int64)
-        wrong = (where < 0) | (where >= self.num_samples)
-        broken = wrong.any() | ~values.isfinite().all()
-        if values.device.type == "cpu" and bool(broken):
-            if bool(wrong.any()):
-                bad = int(where[wrong][0])
-                raise ValueError(f"index must be between 0 and {self.num_samples - 1}, got {bad}")
-            bad_at = int((~values.isfinite()).nonzero()[0])
-            raise ValueError(
-                f"losses must be finite, got {float(values[bad_at])} for sample {int(where[bad_at])}"
-            )
-        self._broken |= broken
-        where = where.clamp(0, self.num_samples - 1)
-        self._sum.index_add_(0, where, values)
-        self._count.index_add_(0, where, torch.ones_like(values))
+        sums, counts, ones = self._buffers(values)
+        values = values.to(sums.device, torch.float32, non_blocking=sums.is_cuda)
+        where = where.to(sums.device, torch.int64, non_blocking=sums.is_cuda)
+        if not sums.is_cuda:
+            _check(where, values, self.num_samples)
+        where = where.clamp(-1, self.num_samples) + 1
+        sums.index_add_(0, where, values)
+        counts.index_add_(0, where, ones[: len(where)])
+        self._recorded |= len(where) > 0
 
     def end_epoch(self) -> None:
         """Close the epoch: its losses become the history's next column."""
-        if self._sum is None or self._count is None or self._broken is None:
+        if not self._recorded or self._sum is None or self._count is None:
             raise ValueError("end_epoch needs losses, but none was recorded since the last one")
-        if bool(self._broken):  # the one synchronisation of an epoch
+        seen, column = self._count[1:-1] > 0, self._sum[1:-1] / self._count[1:-1].clamp(min=1)
+        broken = (self._count[0] + self._count[-1] > 0) | ~self._sum.isfinite().all()
+        if bool(broken):  # the one time in an epoch that a device is waited for
             self._forget()
             raise ValueError(
                 f"losses must be finite and indices between 0 and {self.num_samples - 1}, "
                 "but some of this epoch were not; the epoch is dropped"
             )
-        seen = self._count > 0
-        column = self._sum / self._count.clamp(min=1)
         if not bool(seen.all()):
             previous = self._last_column()
             rest = column[seen].mean() if previous is None else previous.to(column.device, torch.float32)
             column = torch.where(seen, column, rest)
-        self._forget()
         if self.dtype == torch.bool:
             column = column >= 0.5
         elif self.dtype == torch.float16:
-            column = column.clamp(max=torch.finfo(torch.float16).max)
+            limit = torch.finfo(torch.float16).max
+            column = column.clamp(-limit, limit)
         self._append(column.to("cpu", self.dtype))
+        self._forget()  # last: what could not be written is still there to be written again
 
     def truncate(self, num_epochs: int) -> None:
         """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
-        if num_epochs > self._num_epochs:
+        if not 0 <= num_epochs <= self._num_epochs:
             raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self._num_epochs}")
         self._forget()
         self._columns = self._columns[:num_epochs]
-        self._num_epochs = num_epochs
         if self.path is not None and self.path.exists():
             with self.path.open("r+b") as file:
-                self._write_header(file)
+                file.write(self._header(num_epochs))
                 file.truncate(_HEAD + num_epochs * self._column_bytes)
+        self._num_epochs = num_epochs
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -154,8 +145,20 @@ class LossHistory:
     def _column_bytes(self) -> int:
         return self.num_samples * np.dtype(_NUMPY[self.dtype]).itemsize
 
+    def _buffers(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self._sum is None or self._count is None:
+            device = self._device or like.device
+            self._sum = torch.zeros(self.num_samples + 2, device=device)
+            self._count = torch.zeros(self.num_samples + 2, device=device)
+        if self._ones is None or len(self._ones) < len(like):
+            self._ones = torch.ones(len(like), device=self._sum.device)
+        return self._sum, self._count, self._ones
+
     def _forget(self) -> None:
-        self._sum = self._count = self._broken = None
+        for buffer in (self._sum, self._count):
+            if buffer is not None:
+                buffer.zero_()
+        self._recorded = False
 
     def _last_column(self) -> Tensor | None:
         if self._num_epochs == 0:
@@ -165,26 +168,32 @@ class LossHistory:
     def _append(self, column: Tensor) -> None:
         if self.path is None:
             self._columns.append(column)
-            self._num_epochs += 1
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("r+b" if self.path.exists() else "w+b") as file:
-            file.seek(_HEAD + self._num_epochs * self._column_bytes)
-            file.write(column.numpy().tobytes())
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
-            # The header counts the column only when all of it is there.
-            self._num_epochs += 1
-            self._write_header(file)
+        elif self._num_epochs == 0:
+            # A new file appears whole: a crash leaves no file that is not yet a history.
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            new = self.path.with_name(self.path.name + ".new")
+            with new.open("wb") as file:
+                _write(file, self._header(1) + column.numpy().tobytes())
+            new.replace(self.path)
+        else:
+            with self.path.open("r+b") as file:
+                file.seek(_HEAD + self._num_epochs * self._column_bytes)
+                _write(file, column.numpy().tobytes())
+                file.truncate()
+                # The header counts the column only when all of it is on the disk.
+                file.seek(0)
+                file.write(self._header(self._num_epochs + 1))
+        self._num_epochs += 1
 
-    def _write_header(self, file: Any) -> None:
-        shape = f"({self.num_samples}, {self._num_epochs})"
+    def _header(self, num_epochs: int) -> bytes:
+        shape = f"({self.num_samples}, {num_epochs})"
         text = f"{{'descr': '{_NUMPY[self.dtype]}', 'fortran_order': True, 'shape': {shape}, }}"
-        head = b"\x93NUMPY\x01\x00" + (_HEAD - 10).to_bytes(2, "little")
-        file.seek(0)
-        file.write(head + text.encode().ljust(_HEAD - 11) + b"\n")
-        file.flush()
+        return (
+            b"\x93NUMPY\x01\x00"
+            + (_HEAD - 10).to_bytes(2, "little")
+            + text.encode().ljust(_HEAD - 11)
+            + b"\n"
+        )
 
     def _read_header(self) -> int:
         assert self.path is not None
@@ -203,10 +212,34 @@ class LossHistory:
                 f"{self.path} should hold {self.num_samples} samples as {np.dtype(_NUMPY[self.dtype])}, "
                 f"but it holds {shape[0]} as {dtype}; choose another path"
             )
-        # A crash may have left the file shorter than its header says, if the disk lost the last column.
         whole = (self.path.stat().st_size - _HEAD) // self._column_bytes
+        if whole < shape[1]:  # a disk that failed lost the end; what is left is good
+            with self.path.open("r+b") as file:
+                _write(file, self._header(whole))
         return int(min(shape[1], whole))
 
 
-def _tensor(values: Tensor | npt.ArrayLike) -> Tensor:
-    return values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+def _write(file: BinaryIO, data: bytes) -> None:
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
+    """Raise for a wrong index or loss; on the CPU, where looking costs nothing."""
+    wrong = (index < 0) | (index >= num_samples)
+    if bool(wrong.any()):
+        raise ValueError(f"index must be between 0 and {num_samples - 1}, got {int(index[wrong][0])}")
+    finite = losses.isfinite()
+    if not bool(finite.all()):
+        at = int((~finite).nonzero()[0])
+        raise ValueError(f"losses must be finite, got {float(losses[at])} for sample {int(index[at])}")
+
+
+def _tensor(values: Tensor | npt.ArrayLike, name: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    array = np.array(values)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must be real numbers, got {array.dtype}")
+    return torch.from_numpy(array)

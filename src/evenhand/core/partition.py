@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -41,15 +43,18 @@ class Partition:
         unsplit = json.dumps(list(zip(positions, self.unsplit.values(), strict=True)))
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays, unsplit=np.array(unsplit))
-        Path(path).write_bytes(buffer.getvalue())
+        new = Path(f"{path}.new")
+        new.write_bytes(buffer.getvalue())
+        new.replace(path)  # so that a file that exists is whole
 
     @staticmethod
     def load(path: str | Path) -> Partition:
         """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as file:
-            if set(file.files) != {*_ARRAYS, "unsplit"}:
-                raise ValueError(f"{path} should be a saved partition, but it holds {sorted(file.files)}")
-            fields = {name: file[name] for name in file.files}
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                fields = {name: file[name] for name in (*_ARRAYS, "unsplit")}
+        except (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
+            raise ValueError(f"{path} should be a saved partition, but it cannot be read: {error}") from error
         classes = fields["classes"].tolist()
         unsplit = {classes[position]: reason for position, reason in json.loads(str(fields.pop("unsplit")))}
         return Partition(**fields, unsplit=unsplit)

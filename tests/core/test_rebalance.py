@@ -1,0 +1,79 @@
+"""rebalance: exactly the missing copies, drawn evenly, class by class; weights that say the same."""
+
+import numpy as np
+import pytest
+import torch
+
+from evenhand.core import Balanced, Partition, rebalance, sample_weights
+
+
+def made(sizes: list[tuple[int, int]]) -> Partition:
+    """A partition with these majorities and minorities, its samples in no order."""
+    labels = np.concatenate([np.full(sum(pair), label) for label, pair in enumerate(sizes)])
+    minority = np.concatenate([np.arange(sum(pair)) >= pair[0] for pair in sizes])
+    order = np.random.default_rng(0).permutation(len(labels))
+    return Partition(
+        minority=minority[order],
+        labels=labels[order],
+        classes=np.arange(len(sizes)),
+        sizes=np.array(sizes),
+        separation=np.ones(len(sizes)),
+        margin=np.zeros(len(labels), np.float32),
+        unsplit={label: "one sample" for label, pair in enumerate(sizes) if not pair[1]},
+    )
+
+
+def test_originals_come_first_and_then_exactly_the_missing_copies() -> None:
+    parts = made([(30, 4), (5, 5), (7, 0), (1, 1)])
+    balanced = rebalance(parts, seed=3)
+    num_samples = len(parts.labels)
+    assert balanced.num_original == num_samples and len(balanced) == num_samples + 26
+    np.testing.assert_array_equal(balanced.indices[:num_samples], np.arange(num_samples))
+    copies = balanced.indices[balanced.copies]
+    assert parts.minority[copies].all() and (parts.labels[copies] == 0).all()
+    assert balanced.indices.dtype == np.int64
+
+
+def test_every_minority_sample_is_equally_likely() -> None:
+    parts = made([(20_005, 5)])
+    drawn = np.bincount(rebalance(parts).indices, minlength=len(parts.labels))[parts.minority] - 1
+    assert drawn.sum() == 20_000
+    assert np.abs(drawn - 4000).max() < 5 * np.sqrt(20_000 * 0.2 * 0.8)  # five deviations of a fair draw
+
+
+def test_a_class_draws_the_same_whatever_the_others_do() -> None:
+    few, many = made([(30, 4)]), made([(30, 4), (50, 3)])
+    rows = np.flatnonzero(many.labels == 0)
+    wanted = np.flatnonzero(few.minority)
+    first = rebalance(few, seed=5)
+    second = rebalance(many, seed=5)
+    ranks = np.searchsorted(wanted, first.indices[first.copies])
+    copies = second.indices[second.copies]
+    own = rows[many.minority[rows]]
+    np.testing.assert_array_equal(copies[many.labels[copies] == 0], own[ranks])
+
+
+def test_weights_are_the_expected_number_of_appearances() -> None:
+    parts = made([(30, 4), (7, 0), (6, 6)])
+    weights = sample_weights(parts)
+    assert weights.sum() == pytest.approx(len(rebalance(parts)))
+    average = np.mean([np.bincount(rebalance(parts, seed=s).indices) for s in range(2000)], axis=0)
+    np.testing.assert_allclose(average, weights, rtol=0.05)
+
+
+def test_ten_thousand_classes_take_a_moment() -> None:
+    balanced = rebalance(made([(3, 1)] * 10_000))
+    assert len(balanced) == 60_000
+
+
+def test_it_behaves_as_an_int_array() -> None:
+    balanced = Balanced(np.array([0, 1, 2, 1]), num_original=3)
+    assert list(balanced) == [0, 1, 2, 1] and balanced[3] == 1 and balanced[1:].tolist() == [1, 2, 1]
+    assert np.asarray(balanced, dtype=np.int32).dtype == np.int32
+    assert np.array(balanced) is not balanced.indices
+    data = np.array([10, 20, 30])
+    assert (
+        data[balanced].tolist()
+        == torch.from_numpy(data)[torch.as_tensor(balanced)].tolist()
+        == [10, 20, 30, 20]
+    )
