@@ -30,7 +30,7 @@ def make_model() -> nn.Module:
     )  # fmt: skip
 
 
-def main(page: str = "report.html") -> evenhand.api.Result:
+def main(page: str = "report.html") -> evenhand.Result:
     recipe = evenhand.Recipe(epochs=10, batch_size=64)
     result = evenhand.fit(make_model, make_data(), recipe=recipe, class_names=("even", "odd"))
     print(f"{result.partition.minority.sum()} of {len(result.partition.minority)} samples are learned late")

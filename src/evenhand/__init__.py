@@ -21,11 +21,13 @@ _EXPORTS = {
     "Task": "evenhand.training.data",
     "execute": "evenhand.training.execute",
     "fit": "evenhand.api",
+    "Result": "evenhand.api",
 }
 
 __all__ = [*_EXPORTS, "__version__"]
 
 if TYPE_CHECKING:
+    from evenhand.api import Result as Result
     from evenhand.api import fit as fit
     from evenhand.core.history import LossHistory as LossHistory
     from evenhand.core.metrics import mean_model_selection as mean_model_selection

@@ -268,9 +268,10 @@ def main() -> None:
     logger.setLevel(logging.INFO)
     try:
         app()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         typer.echo(f"evenhand: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("evenhand: interrupted; the same command continues from here", err=True)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == 130:  # what typer makes of Ctrl-C
+            typer.echo("evenhand: interrupted; the same command continues from here", err=True)
+        raise

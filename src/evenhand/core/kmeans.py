@@ -231,12 +231,12 @@ def _standardised(x: Tensor, valid: Tensor | None, counts: Tensor) -> tuple[Tens
 def _described(rows: Rows, inside: Tensor, padded: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sizes, centroids, margins and inertia of a split, (classes, rows) 0/1, in standardised units."""
     now = rows.candidates(inside[:, None])
-    p, threshold, e = rows.boundary(now)
-    n = rows.n.double()[:, :, None]
+    p, threshold = rows.boundary(now)
     sizes = torch.cat([rows.n - now.sizes, now.sizes], 1).double()
     sums = now.sums.double()
     centroids = torch.cat([-sums, sums], 1) / sizes.clamp(min=1)[:, :, None]
-    margin = torch.where(e > 0, (p - threshold) / (2 * n * e.double()).clamp(min=1e-300), 0.0)[:, 0]
+    between = now.between[:, :, None]
+    margin = torch.where(between > 0, (p - threshold) / (2 * between), 0.0)[:, 0]
     low, high = centroids.to(rows.x.dtype)[:, :1], centroids.to(rows.x.dtype)[:, 1:]
     distance = (rows.x - torch.where(inside[:, :, None] > 0, high, low)).square_().sum(2)
     inertia = (distance * padded).sum(1, dtype=torch.float64)

@@ -59,6 +59,7 @@ class Rows:
             self.weight = (self.n - _TAIL) / (x.shape[1] - _TAIL)
         # Gains below what the arithmetic can tell are no gains.
         self.noise = self.total * (1e-14 if x.dtype == torch.float64 else 1e-6)
+        self.slack = self.noise + 1e-6 * self.total
 
     def candidates(self, chosen: Tensor) -> Candidates:
         """Splits from what is true inside cluster 1."""
@@ -67,7 +68,7 @@ class Rows:
             inside *= self.valid
         sums, sizes = torch.bmm(inside, self.x), inside.sum(2)
         product = sizes * (self.n - sizes)
-        between = self.n * (sums * sums).sum(2) / product.masked_fill(product == 0, torch.inf)
+        between = self.n * (sums * sums).sum(2) / product.clamp(min=0.5)  # an empty cluster's sum is zero
         return Candidates(inside, sums, sizes, between)
 
     def at(self, index: Tensor) -> Tensor:
@@ -108,20 +109,19 @@ class Rows:
             score.masked_fill_(left >= n, -1)
         return p.gather(2, score.argmax(2, keepdim=True))
 
-    def boundary(self, now: Candidates) -> tuple[Tensor, Tensor, Tensor]:
-        """2 x.s of every row, Lloyd's threshold for it, and e; see the top of this file."""
-        others = self.n - now.sizes
-        e = (now.sums * now.sums).sum(2) / (others * now.sizes).clamp(min=1)
-        threshold = e * (others - now.sizes)
-        return torch.bmm(2 * now.sums, self.transposed), threshold[:, :, None], e[:, :, None]
+    def boundary(self, now: Candidates) -> tuple[Tensor, Tensor]:
+        """2 x.s of every row, and Lloyd's threshold for it; see the top of this file."""
+        threshold = now.between / self.n * torch.add(self.n, now.sizes, alpha=-2)
+        return torch.bmm(2 * now.sums, self.transposed), threshold[:, :, None]
 
     def improve(self, now: Candidates, steps: int, thorough: bool) -> Candidates:
         """Move all rows that pass Hartigan's test while it pays; if thorough, fewer where that overshoots."""
         for _ in range(steps):
-            p, threshold, e = self.boundary(now)
-            least = now.between + 1e-6 * (self.total - now.between) + self.noise
-            own = (self.norms[:, None] + e).mul_(1 - 1e-6)  # a row alone in its cluster must not leave it
-            new = self.candidates(torch.addcmul(p, 1 - 2 * now.inside, own) > threshold)
+            p, threshold = self.boundary(now)
+            least = torch.add(self.slack, now.between, alpha=1 - 1e-6)  # a gain of a millionth of the inertia
+            # A hair less than a row's own weight: one that is alone in its cluster must not leave it.
+            own = torch.add(self.norms[:, None], (now.between / self.n)[:, :, None]).mul_(1 - 1e-6)
+            new = self.candidates((p + own).addcmul_(now.inside, own, value=-2) > threshold)
             better = new.between > least
             now = new if better.all() else _choose(better, new, now)
             if thorough and not better.all():
@@ -177,9 +177,9 @@ class Rows:
     def settle(self, now: Candidates) -> Candidates:
         """Lloyd's steps until no row moves, so that every row is on its own cluster's side."""
         for _ in range(_STEPS):
-            p, threshold, _ = self.boundary(now)
+            p, threshold = self.boundary(now)
             new = self.candidates(p > threshold)
-            if torch.equal(new.inside, now.inside) or not (new.between > 0).all():
+            if torch.equal(new.inside, now.inside):
                 break
             now = new
         return now
@@ -196,7 +196,9 @@ def best_split(x: Tensor, valid: Tensor | None, counts: Tensor) -> Tensor:
         now = rows.improve(rows.best(now, 12), _STEPS, thorough=True)
     else:
         for keep, within, steps in _ROUNDS:
-            now = rows.improve(rows.best(now, keep, within), steps, thorough=False)
+            now = rows.best(now, keep, within)
+            if now.between.shape[1] > 1:
+                now = rows.improve(now, steps, thorough=False)
         now = rows.improve(rows.best(now, 1), _STEPS, thorough=True)
     return rows.settle(rows.best(now, 1)).inside[:, 0]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import pickle
+import pickletools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -114,7 +112,7 @@ def _published_split(root: Path | None, names: list[str]) -> np.ndarray | None:
     """The split in train.pkl, val.pkl and test.pkl, if they are there; -1 for images that are in none."""
     base = source.data_root(root) / SOURCE.folder
     folder = next(
-        (base / file.parent for file in (*base.glob("train.pkl"), *sorted(base.glob("*/train.pkl")))), None
+        (file.parent for file in (*base.glob("train.pkl"), *sorted(base.glob("*/train.pkl")))), None
     )
     if folder is None:
         return None
@@ -131,27 +129,15 @@ def _published_split(root: Path | None, names: list[str]) -> np.ndarray | None:
     return split
 
 
-class _Inert:
-    """What stands in for anything in a pickle that is not plain data: it holds nothing and does nothing."""
-
-    def __init__(self, *args: Any) -> None: ...
-
-    def __setstate__(self, state: Any) -> None: ...
-
-
-class _PlainData(pickle.Unpickler):
-    """Reads lists, dictionaries, text and numbers; nothing is imported, so nothing in a file can run."""
-
-    def find_class(self, module: str, name: str) -> type[_Inert]:
-        return _Inert
-
-
 def _image_paths(file: Path) -> list[str]:
-    """The `img_path` of every record of a split file."""
+    """The image paths in a split file, a pickle of records; it is read as a list of tokens and never run."""
     try:
-        records = _PlainData(io.BytesIO(file.read_bytes())).load()
-        return [str(record["img_path"]) for record in records]
+        tokens = [argument for _, argument, _ in pickletools.genops(file.read_bytes())]
     except Exception as error:  # a damaged pickle raises nearly anything
         raise ValueError(
             f"{file} must be a list of records with img_path ({error}); fetch it again"
         ) from error
+    paths = [token for token in tokens if isinstance(token, str) and token.lower().endswith((".jpg", ".png"))]
+    if not paths:
+        raise ValueError(f"{file} must be a list of records with img_path, got no path; fetch it again")
+    return paths

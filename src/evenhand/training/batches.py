@@ -42,8 +42,10 @@ class Source:
             for size in sizes:
                 yield self._resident[on_device[start : start + size]]
                 start += size
-        else:
+        elif isinstance(self._host, (Tensor, np.ndarray)):
             yield from _ahead(self._fetch(rows, sizes))
+        else:  # in this thread, so that a dataset that augments at random does so in a reproducible order
+            yield from self._fetch(rows, sizes)
 
     def _fetch(self, rows: Tensor, sizes: list[int]) -> Iterator[Tensor]:
         start = 0
@@ -76,20 +78,23 @@ def _ahead(batches: Iterator[Tensor], depth: int = 2) -> Iterator[Tensor]:
     ready: queue.Queue[Tensor | BaseException | None] = queue.Queue(depth)
     stop = threading.Event()
 
+    def offer(item: Tensor | BaseException | None) -> None:
+        """Wait for a place, but not for a consumer that has gone."""
+        while not stop.is_set():
+            try:
+                return ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
     def work() -> None:
         try:
             for batch in batches:
-                while not stop.is_set():
-                    try:
-                        ready.put(batch, timeout=0.1)
-                        break
-                    except queue.Full:
-                        continue
+                offer(batch)
                 if stop.is_set():
                     return
-            ready.put(None)
+            offer(None)
         except BaseException as error:  # handed to the consumer, which raises it
-            ready.put(error)
+            offer(error)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()

@@ -128,6 +128,27 @@ class Task:
     checksum: str = ""  # of the data, so that changed data never meet old results
     spec: str = ""  # what `tasks.load` was called with, so that a page can load the samples again
 
+    def __post_init__(self) -> None:
+        groups = [split.group for split in (self.train, self.val, self.test) if split.group is not None]
+        needed = max((int(group.max()) + 1 for group in groups if len(group)), default=0)
+        if not self.group_names and needed:
+            object.__setattr__(self, "group_names", tuple(f"group {group}" for group in range(needed)))
+        if len(self.group_names) < needed:
+            raise ValueError(f"group_names must name all {needed} groups, got {len(self.group_names)}")
+        labels = [split.y for split in (self.train, self.val, self.test) if len(split)]
+        highest = max((int(y.max()) for y in labels), default=-1)
+        if highest >= self.num_classes:
+            raise ValueError(f"class_names must name all {highest + 1} classes, got {self.num_classes}")
+        if not self.checksum:
+            object.__setattr__(self, "checksum", self._checksum())
+
+    def _checksum(self) -> str:
+        parts: list[Tensor | np.ndarray | str] = [*self.class_names]
+        for split in (self.train, self.val, self.test):
+            parts += [split.y, split.rows, *_content(split)]
+            parts += [part for part in (split.group, split.weight) if part is not None]
+        return checksum(*parts)
+
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
@@ -138,12 +159,25 @@ class Task:
         return dataclasses.replace(self, **hide)
 
 
+def _content(split: Split) -> list[Tensor | np.ndarray | str]:
+    """What of a split's inputs can be told apart cheaply: all of an array, some items of a dataset."""
+    if isinstance(split.x, (Tensor, np.ndarray)):
+        return [split.x]
+    parts: list[Tensor | np.ndarray | str] = []
+    for row in np.unique(np.linspace(0, len(split.x) - 1, 16).astype(int)):
+        first, second = (as_input(split.x[int(row)]) for _ in range(2))
+        # A dataset that augments at random is known by its shape alone, or it would never be recognised.
+        same = first.shape == second.shape and torch.equal(first, second)
+        parts.append(first if same else f"{first.dtype}{tuple(first.shape)}")
+    return parts
+
+
 def checksum(*parts: np.ndarray | Tensor | str) -> str:
     """A short digest of arrays and strings: dtype, shape and every value count."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):
-            digest.update(part.encode())
+            digest.update(f"{len(part)}:{part}".encode())
             continue
         array = np.ascontiguousarray(part.numpy() if isinstance(part, Tensor) else part)
         digest.update(f"{array.dtype}{array.shape}".encode())

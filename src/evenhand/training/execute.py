@@ -98,7 +98,9 @@ def _carry_out(
     everything = {**identity, "seed": run.seed, "stages": stages, "spec": task.spec}
     everything["full_recipe"] = dataclasses.asdict(run.recipe)
     write_json(run.path / "config.json", {**everything, "versions": _versions(run.device)})
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    weights = {
+        name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()
+    }
     write_bytes(run.path / "model.safetensors", safetensors_bytes(weights))
     write_bytes(run.path / "predictions.npz", _npz(predictions))
     if run.partition is not None:
@@ -187,10 +189,21 @@ def _versions(device: torch.device) -> dict[str, str]:
         "numpy": np.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
     }
-    here = Path(__file__).resolve().parent
-    git = subprocess.run(
-        ["git", "-C", str(here), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    if git.returncode == 0:
-        versions["commit"] = git.stdout.strip()
-    return versions
+    commit = _commit(Path(__file__).resolve().parents[3])
+    return {**versions, "commit": commit} if commit else versions
+
+
+def _commit(folder: Path) -> str:
+    """The commit of evenhand's own checkout; empty for an installed package, or without git."""
+    if not (folder / ".git").exists():
+        return ""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return answer.stdout.strip()

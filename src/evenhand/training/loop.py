@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -22,11 +23,11 @@ from evenhand.training.evaluation import autocast, evaluate, weighted_mean
 from evenhand.training.objective import Objective, Tap
 from evenhand.training.progress import Silent
 from evenhand.training.recipe import Recipe
-from evenhand.training.store import save_checkpoint, write_bytes
+from evenhand.training.store import save_checkpoint, set_aside, write_bytes
 
 
-class TrainingDiverged(RuntimeError):
-    """The training loss is no longer a finite number."""
+class TrainingDiverged(ValueError):
+    """The training loss is no longer a finite number: the settings or the inputs must change."""
 
 
 def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple[int, torch.Generator]:
@@ -38,6 +39,8 @@ def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple
     digest = hashlib.sha256(f"{seed}/{stage}/{epoch}".encode()).digest()
     number = int.from_bytes(digest[:7], "little")
     torch.manual_seed(number)
+    random.seed(number)  # for datasets that augment with these two
+    np.random.seed(number % 2**32)  # noqa: NPY002
     return number, torch.Generator(device).manual_seed(number)
 
 
@@ -68,11 +71,31 @@ class Histories:
 
     @classmethod
     def open(cls, folder: Path, num_train: int, num_val: int) -> Histories:
+        def history(name: str, num_samples: int, dtype: torch.dtype = torch.float32) -> LossHistory:
+            path = folder / f"{name}.npy"
+            try:
+                return LossHistory(num_samples, path=path, dtype=dtype)
+            except ValueError as error:
+                set_aside(path, error)
+                return LossHistory(num_samples, path=path, dtype=dtype)
+
         return cls(
-            LossHistory(num_train, path=folder / "losses.npy"),
-            LossHistory(num_train, path=folder / "hits.npy", dtype=torch.bool),
-            LossHistory(num_val, path=folder / "val_losses.npy"),
+            history("losses", num_train),
+            history("hits", num_train, torch.bool),
+            history("val_losses", num_val),
         )
+
+    @staticmethod
+    def recorded(folder: Path) -> int:
+        """How many epochs the histories in a folder have; none if one of them is not there or damaged."""
+        epochs: list[int] = []
+        for name in ("losses", "hits", "val_losses"):
+            try:
+                history = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            except (OSError, ValueError):
+                return 0
+            epochs.append(int(history.shape[-1]))
+        return min(epochs)
 
     def truncate(self, epochs: int) -> None:
         for history in (self.losses, self.hits, self.val_losses):
@@ -105,9 +128,9 @@ class Training:
         if isinstance(objective, nn.Module):
             objective.to(self.device)
         if self.device.type == "cuda":
-            for part in (model, objective):
-                if isinstance(part, nn.Module):
-                    part.to(memory_format=torch.channels_last)
+            for parameter in self._parameters():
+                if parameter.ndim == 4:
+                    parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         self.optimizer = make_optimizer(self._parameters(), recipe, self.device)
         self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
             self.optimizer, factor=recipe.plateau_factor, patience=recipe.plateau_epochs
@@ -152,6 +175,13 @@ class Training:
         if self.histories is not None:
             self.histories.truncate(self.epoch)
 
+    def start_over(self) -> None:
+        """Forget what earlier processes left here; the same numbers will come again."""
+        for path in self.folder.glob("*.ckpt"):
+            path.unlink()
+        if self.histories is not None:
+            self.histories.truncate(0)
+
     def adopt(self, state: dict[str, Any]) -> None:
         """Start from another training's weights, optimiser and learning rate."""
         self.model.load_state_dict(state["model"])
@@ -163,14 +193,18 @@ class Training:
         now = time.monotonic()
         if not force and now - self._saved_at < 20 * self._save_cost:
             return
-        rows = "".join(json.dumps(row) + "\n" for row in self.log)
-        write_bytes(self.folder / "epochs.jsonl", rows.encode())
+        self._write_log()
         save_checkpoint(self.folder / "last.ckpt", self.state())
         self._saved_at = time.monotonic()
         self._save_cost = self._saved_at - now
 
+    def _write_log(self) -> None:
+        rows = "".join(json.dumps(row) + "\n" for row in self.log)
+        write_bytes(self.folder / "epochs.jsonl", rows.encode())
+
     def snapshot(self, name: str) -> None:
         """Keep the state under the name of the rule that asked for it."""
+        self._write_log()  # first, because whoever finds the snapshot also wants the curve up to it
         state = self.state()
         if name in self.best:
             state["model"] = self.best[name]
@@ -181,26 +215,31 @@ class Training:
     def run(self, stop: str | int) -> None:
         """Train until the rule `stop` has fired, or for `stop` epochs in all."""
         limit = stop if isinstance(stop, int) else self.recipe.epochs
-        self._tap = Tap(self.model, self._compiled(limit), self.train.batch_size)
+        self._tap = Tap(self.model, self._compiled(), self.train.batch_size)
         self.progress.start(
-            f"{self.stage}", epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)
+            self.stage, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)
         )
-        reason = ""
+        reason = "interrupted"
+        try:
+            self._run_epochs(stop, limit)
+            early = isinstance(stop, str) and self.epoch < limit
+            kind = "validation" if stop == "val" else "training"
+            reason = f"stopped: {kind} accuracy no longer rises" if early else ""
+        finally:
+            self.progress.finish(reason)
+
+    def _run_epochs(self, stop: str | int, limit: int) -> None:
         while self.epoch < limit and not (isinstance(stop, str) and self.rules[stop].stopped is not None):
             begun = time.monotonic()
             self._one_epoch()
             self.seconds += time.monotonic() - begun
             fired = self._check_rules()
-            if stop in fired and self.epoch < limit:
-                kind = "validation" if stop == "val" else "training"
-                reason = f"stopped: {kind} accuracy no longer rises"
-            self._save(force=bool(fired) or self.epoch >= limit)
+            # Snapshots go first: whatever last.ckpt says has been passed has left its snapshot.
             for name in fired:
-                if name != stop:
-                    self.snapshot(name)
-        # Also when the epoch was reached by an earlier process that died before it could write this.
-        self.snapshot(stop if isinstance(stop, str) else f"epoch-{stop}")
-        self.progress.finish(reason)
+                self.snapshot(name)
+            self._save(force=bool(fired) or self.epoch >= limit)
+        if isinstance(stop, int):
+            self.snapshot(f"epoch-{stop}")
 
     def _check_rules(self) -> list[str]:
         """Let every rule see the epoch; gives those that fire."""
@@ -209,15 +248,18 @@ class Training:
             if rule.stopped is not None:
                 continue
             accuracy = row["accuracy"] if name == "train" else row["val_accuracy"]
-            due = name == "train" or self.epoch % self.recipe.check_every == 0
+            due = name == "train" or self.epoch % self.recipe.check_every == 0 or self._at_end()
             if due and rule.check(accuracy, self.recipe) and self.recipe.keep == "best":
                 self.best[name] = {
                     key: value.detach().cpu().clone() for key, value in self.model.state_dict().items()
                 }
-            if rule.waited >= self.recipe.patience or self.epoch >= self.recipe.epochs:
+            if rule.waited >= self.recipe.patience or self._at_end():
                 rule.stopped = self.epoch
                 fired.append(name)
         return fired
+
+    def _at_end(self) -> bool:
+        return self.epoch >= self.recipe.epochs
 
     def _one_epoch(self) -> None:
         number, generator = seed_epoch(self.seed, self.stage, self.epoch, self.device)
@@ -239,46 +281,57 @@ class Training:
                 if self.histories is not None:
                     if not self.recipe.clean_losses:
                         losses = F.cross_entropy(self._tap.logits.float(), batch.y, reduction="none")
-                        self.histories.losses.record(batch.index, losses)
+                        self._record(self.histories.losses, batch.index, losses)
                     self.histories.hits.record(batch.index, correct)
             self.progress.advance(len(batch.y))
-        self.epoch += 1
         self._end_epoch(total.item() / len(order), hits.item() / len(order))
 
-    def _order(self, random: np.random.Generator) -> Tensor:
+    def _record(self, history: LossHistory, index: Tensor, losses: Tensor) -> None:
+        try:
+            history.record(index, losses)
+        except ValueError as error:  # our indices are right, so the losses are not finite
+            raise self._diverged() from error
+
+    def _diverged(self) -> TrainingDiverged:
+        rate = self.optimizer.param_groups[0]["lr"]
+        return TrainingDiverged(
+            f"{self.stage}: the training loss is not finite in epoch {self.epoch + 1}; "
+            f"lower the learning rate (now {rate:g}) or check the inputs"
+        )
+
+    def _order(self, generator: np.random.Generator) -> Tensor:
         """Which rows this epoch visits: each once, or drawn with replacement by the given weights."""
         num_rows = len(self.train.split)
         if self._cumulative is None:
-            return torch.from_numpy(random.permutation(num_rows))
-        drawn = torch.from_numpy(random.random(num_rows)) * self._cumulative[-1]
+            return torch.from_numpy(generator.permutation(num_rows))
+        drawn = torch.from_numpy(generator.random(num_rows)) * self._cumulative[-1]
         return torch.searchsorted(self._cumulative, drawn, right=True).clamp(max=num_rows - 1)
 
     def _end_epoch(self, loss: float, accuracy: float) -> None:
         if not math.isfinite(loss):
-            raise TrainingDiverged(
-                f"{self.stage}: the training loss is {loss} in epoch {self.epoch}; "
-                f"lower the learning rate (now {self.optimizer.param_groups[0]['lr']:g}) or check the inputs"
-            )
+            raise self._diverged()
+        self.epoch += 1
         row: dict[str, Any] = {"epoch": self.epoch, "loss": loss, "accuracy": accuracy, "val_accuracy": None}
         row["lr"] = self.optimizer.param_groups[0]["lr"]
         due = "val" in self.rules and self.epoch % self.recipe.check_every == 0
-        if self.histories is not None or due or self.epoch >= self.recipe.epochs:
+        if self.histories is not None or due or self._at_end():
             losses, correct = evaluate(self.model, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
             if self.histories is not None:
-                self.histories.val_losses.record(torch.arange(len(losses)), losses)
+                self._record(self.histories.val_losses, torch.arange(len(losses)), losses)
         if self.histories is not None:
             if self.recipe.clean_losses:
                 losses, _ = evaluate(self.model, self.train.plain(), self.recipe)
-                self.histories.losses.record(self.train.split.index, losses)
+                self._record(self.histories.losses, self.train.split.index, losses)
             for history in (self.histories.losses, self.histories.hits, self.histories.val_losses):
                 history.end_epoch()
         self.scheduler.step(loss)
         self.log.append(row)
         self.progress.epoch(row)
 
-    def _compiled(self, limit: int) -> Callable[[Tensor], Tensor]:
-        steps = (limit - self.epoch) * (len(self.train.split) // self.train.batch_size)
+    def _compiled(self) -> Callable[[Tensor], Tensor]:
+        # Not a matter of the epochs that are left: a continued training must do the same arithmetic.
+        steps = self.recipe.epochs * (len(self.train.split) // self.train.batch_size)
         worth_it = self.device.type == "cuda" and steps > 3000  # compiling costs about half a minute
         if self.recipe.compile == "on" or (self.recipe.compile == "auto" and worth_it):
             compiled: Callable[[Tensor], Tensor] = torch.compile(self.model, dynamic=False)

@@ -52,6 +52,10 @@ class Recipe:
             if kinds and (not isinstance(value, kinds) or isinstance(value, bool)):
                 number = "a whole number" if kinds == (int,) else "a number"
                 raise ValueError(f"{field.name} must be {number}, got {value!r}")
+            if field.type == "float":  # 1 and 1.0 are one setting, and must have one key
+                object.__setattr__(self, field.name, float(value))
+            if field.type == "bool" and not isinstance(value, bool):
+                raise ValueError(f"{field.name} must be true or false, got {value!r}")
         for name in ("epochs", "batch_size", "check_every", "patience", "plateau_epochs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

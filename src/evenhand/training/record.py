@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.core.partition import Partition
-from evenhand.training.store import read_json
+from evenhand.training.store import Damaged, read_json, set_aside
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,21 @@ class Record:
         if name not in self.config["stages"] or not (path := self.stage(name) / "losses.npy").exists():
             return None
         losses: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
-        return losses[:, : self.config["stages"][name]["epochs"]]
+        epochs = self.config["stages"][name]["epochs"]
+        return losses[:, :epochs] if losses.shape[1] >= epochs else None
 
 
 def is_finished(path: Path) -> bool:
-    """metrics.json is written last, so its existence means that the run is complete."""
-    return (path / "metrics.json").exists()
+    """metrics.json is written last: where it is, the run is complete. A damaged one is set aside."""
+    metrics = path / "metrics.json"
+    if not metrics.exists():
+        return False
+    try:
+        read_json(metrics)
+    except Damaged as error:
+        set_aside(metrics, error)
+        return False
+    return True
 
 
 def find(runs: Path) -> Iterator[Record]:

@@ -59,6 +59,10 @@ class Fit:
 
     def _history(self, name: str) -> np.ndarray:
         history: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="c", allow_pickle=False)
+        if history.shape[1] < self.epochs:
+            raise Damaged(
+                f"{self.folder / name}.npy should hold {self.epochs} epochs, got {history.shape[1]}"
+            )
         return history[:, : self.epochs]
 
 
@@ -81,10 +85,23 @@ class _Plan:
     def snapshot(self) -> str:
         return f"{self.stop}.ckpt" if isinstance(self.stop, str) else f"epoch-{self.stop}.ckpt"
 
-    def passed(self, state: dict[str, Any]) -> bool:
-        """Whether a training has gone past this stop without the snapshot that it should have left there."""
-        stopped = state["rules"][self.stop]["stopped"] if isinstance(self.stop, str) else None
-        return stopped is not None and bool(state["epoch"] > stopped)
+    def lost(self, state: dict[str, Any]) -> bool:
+        """Whether the rule has fired, so that its snapshot, which is not there, must once have been."""
+        return isinstance(self.stop, str) and state["rules"][self.stop]["stopped"] is not None
+
+    def has_history(self, folder: Path, epochs: int) -> bool:
+        """Whether a recorded training's histories reach as far as its checkpoint."""
+        return not self.recorded or Histories.recorded(folder) >= epochs
+
+    def dependencies(self) -> dict[str, Any]:
+        """What a training that is not shared depends on, besides the run's own identity."""
+        rows = (self.split.index, self.split.rows, self.split.copies)
+        return {
+            "rows": checksum(*rows),
+            "draw": "" if self.draw is None else checksum(self.draw),
+            "start": "" if self.start is None else f"{self.start.folder.name}@{self.start.epochs}",
+            "stop": self.stop,
+        }
 
 
 class Run:
@@ -115,6 +132,7 @@ class Run:
         self._identity = identity
         self._show = show or progress.choose()
         self._sources: dict[int, Source] = {}
+        self._used: dict[Path, tuple[Objective | None, Transform | None]] = {}
 
     @property
     def num_classes(self) -> int:
@@ -171,6 +189,8 @@ class Run:
             recorded=record or shared,
         )
         folder = self._stage_folder(plan)
+        if self._used.setdefault(folder, (objective, transform)) != (objective, transform):
+            raise ValueError(f"stage {stage!r} is used twice with another objective or transform; name each")
         with claim(folder):
             epochs, seconds = self._reach(plan, folder)
         fit = Fit(folder, epochs, seconds, lambda: self._read(plan, folder))
@@ -193,7 +213,7 @@ class Run:
 
     def cached(self, fit: Fit, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         """An array derived from a training, kept in its folder so that it is computed once."""
-        path = fit.folder / f"{name}.npy"
+        path = fit.folder / f"{name}-at{fit.epochs}.npy"
         with claim(fit.folder):
             if not path.exists():
                 buffer = io.BytesIO()
@@ -208,25 +228,25 @@ class Run:
         content: dict[str, Any] = {"task": self.task.name, "data": self.task.checksum, "stage": plan.stage}
         content["recipe"] = plan.recipe.changed()
         if not plan.shared:
-            content["run"] = self._identity
-            content["rows"] = checksum(plan.split.index)
+            content.update(run=self._identity, **plan.dependencies())
         return self.path.parent.parent / "stages" / f"{key_of(content)}-s{self.seed}"
 
     def _reach(self, plan: _Plan, folder: Path) -> tuple[int, float]:
         """Bring a training to where it is asked to stop; gives the epochs and seconds it then has."""
         done = _checked(folder / plan.snapshot)
-        if done is not None:
+        if done is not None and plan.has_history(folder, done["epoch"]):
             return done["epoch"], done["seconds"]
         last = _checked(folder / "last.ckpt")
+        if last is not None and not plan.has_history(folder, last["epoch"]):
+            last = None
         if last is not None and isinstance(plan.stop, int) and last["epoch"] > plan.stop:
-            return plan.stop, last["seconds"] * plan.stop / last[
-                "epoch"
-            ]  # its history is there, its weights are not
+            share = plan.stop / last["epoch"]  # the history is there; the weights are not, see _read
+            return plan.stop, last["seconds"] * share
         training = self._training(plan, folder)
-        if last is not None and not plan.passed(last):
+        if last is not None and not plan.lost(last):
             training.restore(last)
-        elif training.histories is not None:
-            training.histories.truncate(0)
+        else:
+            training.start_over()
         training.run(plan.stop)
         return training.epoch, training.seconds
 
