@@ -139,14 +139,15 @@ def _renumbered(split: Split) -> Split:
 
 
 def _labels(labels: Any, name: str) -> Tensor:
-    values = torch.as_tensor(np.asarray(labels))
-    if values.ndim != 1 or values.is_floating_point() or values.is_complex():
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.dtype.kind not in "iub":
         raise ValueError(
-            f"{name} must have one integer label per sample, got {values.dtype} of {tuple(values.shape)}"
+            f"{name} must have one integer label per sample, got {array.dtype} of shape {array.shape}"
         )
+    values = torch.as_tensor(array.astype(np.int64))
     if values.numel() and int(values.min()) < 0:
         raise ValueError(f"{name} must have labels from 0 upwards, got {int(values.min())}")
-    return values.long()
+    return values
 
 
 def _model_identity(make_model: Callable[[], nn.Module]) -> list[Tensor | np.ndarray | str]:

@@ -15,7 +15,7 @@ from shortcut import shortcut_task
 from torch.nn import functional as F
 
 from evenhand import Recipe, Split, Task, execute
-from evenhand.training.loop import Rule, TrainingDiverged, seed_epoch
+from evenhand.training.loop import Rule, seed_epoch
 from evenhand.training.progress import Silent
 from evenhand.training.record import Record, find
 from evenhand.training.run import Run
@@ -113,12 +113,6 @@ def test_the_learning_rate_falls_on_a_plateau(tiny: Task, tmp_path: Path) -> Non
     fit = run.fit("erm", stop=6)
     rates = [json.loads(line)["lr"] for line in (fit.folder / "epochs.jsonl").read_text().splitlines()]
     assert rates[0] == 1e-7 and rates[-1] == pytest.approx(1e-8)
-
-
-def test_a_diverging_training_says_so_and_what_to_do(tiny: Task, tmp_path: Path) -> None:
-    broken = dataclasses.replace(tiny, train=dataclasses.replace(tiny.train, x=tiny.train.x * float("inf")))
-    with pytest.raises((TrainingDiverged, ValueError), match=r"nan|finite|NaN"):
-        make_run(broken, tmp_path).fit("erm")
 
 
 def test_drawn_epochs_follow_their_weights(tiny: Task, tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""evenhand.fit: any dataset and any model, in one call."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+import evenhand
+from evenhand.api import as_split, hold_out
+
+RECIPE = evenhand.Recipe(epochs=2, batch_size=16)
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def tensors(num_samples: int = 60) -> TensorDataset:
+    random = torch.Generator().manual_seed(0)
+    y = torch.arange(num_samples) % 2
+    return TensorDataset(torch.randn(num_samples, 4, generator=random) + y[:, None], y)
+
+
+class Items(Dataset):
+    """Items one by one, labels as numpy integers; `noise` augments at random."""
+
+    def __init__(self, noise: float = 0.0, transform=int) -> None:
+        self.x, self.y = tensors().tensors
+        self.noise, self.transform = noise, transform
+        self.targets = self.y.tolist()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, row: int):
+        return self.x[row] + self.noise * torch.randn(4), np.int64(self.transform(self.y[row]))
+
+
+def test_a_dataset_gives_what_its_tensors_give(tmp_path: Path) -> None:
+    results = [evenhand.fit(make_model, data, recipe=RECIPE) for data in (tensors(), Items())]
+    first, second = (result.model.state_dict() for result in results)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert len(results[0].partition.minority) == 48  # a fifth is held out
+    assert results[0].indices.num_original == 48
+    page = results[0].report(tmp_path / "page.html")
+    assert page.stat().st_size > 5000
+
+
+def test_random_augmentation_is_reproducible() -> None:
+    first, second = (
+        evenhand.fit(make_model, Items(noise=0.5), recipe=RECIPE).model.state_dict() for _ in range(2)
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_kept_runs_are_returned_and_never_confused(tmp_path: Path) -> None:
+    def path(model=make_model, data: Dataset | None = None, **settings) -> Path:
+        data = data or Items(noise=0.5)
+        return evenhand.fit(model, data, recipe=RECIPE, runs=tmp_path, **settings).record.path
+
+    def wider() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 2))
+
+    def pretrained() -> nn.Module:
+        model = make_model()
+        nn.init.ones_(model[0].weight)
+        return model
+
+    first = path()
+    assert path() == first
+    others = [path(wider), path(pretrained), path(data=tensors()), path(seed=1), path(class_names=("a", "b"))]
+    assert len({first, *others}) == 6
+
+
+def test_labels_come_from_the_items_when_targets_say_otherwise() -> None:
+    flipped = as_split(Items(transform=lambda label: 1 - int(label)), "train_set")
+    assert flipped.y.tolist() == [1 - label for label in Items().targets]
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (
+            TensorDataset(torch.zeros(4, 4), torch.tensor([0.0, 1.0, 0.0, 1.0])),
+            "one integer label per sample",
+        ),
+        (TensorDataset(torch.zeros(4, 4), torch.tensor([-1, 0, 1, 0])), "labels from 0 upwards, got -1"),
+        ([], "must hold samples, got an empty one"),
+        (iter([]), "must be a Dataset with a length"),
+        ([torch.zeros(4)] * 3, r"must give \(input, label\) pairs, got Tensor"),
+        ([(torch.zeros(4), "cat")] * 3, "one integer label per sample"),
+    ],
+)
+def test_what_is_no_dataset_is_refused(data, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        evenhand.fit(make_model, data, recipe=RECIPE)
+
+
+def test_a_class_that_only_validation_has_is_refused() -> None:
+    train, val = tensors(), TensorDataset(torch.zeros(2, 4), torch.tensor([0, 5]))
+    with pytest.raises(ValueError, match="labels must be 0 to 1 for 2 classes, got up to 5"):
+        evenhand.fit(make_model, train, val, recipe=RECIPE)
+
+
+def test_holding_out_keeps_every_class_and_every_sample_once() -> None:
+    split = evenhand.Split(torch.zeros(23, 1), torch.tensor([0] * 20 + [1] * 2 + [2]))
+    kept, held = hold_out(split)
+    assert sorted([*kept.rows.tolist(), *held.rows.tolist()]) == list(range(23))
+    assert kept.y.unique().tolist() == [0, 1, 2] and held.y.unique().tolist() == [0, 1]
+    assert kept.index.tolist() == list(range(len(kept)))

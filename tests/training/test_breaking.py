@@ -1,0 +1,226 @@
+"""Broken on purpose: deaths between two writes, files that are gone, keys that must not meet."""
+
+import dataclasses
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from shortcut import shortcut_task
+from torch.nn import functional as F
+
+from evenhand import Recipe, Split, Task, execute
+from evenhand.training import batches, loop
+from evenhand.training.data import training_weights
+from evenhand.training.loop import TrainingDiverged
+from evenhand.training.progress import Silent
+from evenhand.training.run import Run
+
+
+class Died(Exception):
+    pass
+
+
+def early_task() -> Task:
+    """A task on which ERM's validation rule fires before the identifier's training rule."""
+    recipe = Recipe(epochs=12, batch_size=16, check_every=1, patience=2, delta=0.02)
+    return dataclasses.replace(shortcut_task(epochs=12), recipe=recipe)
+
+
+def content(path: Path) -> bytes:
+    return (path / "metrics.json").read_bytes()
+
+
+@pytest.mark.parametrize("at", range(1, 16))
+def test_a_death_before_any_write_of_a_training_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    task = early_task()
+    whole = {
+        method: execute(task, method, runs=tmp_path / "whole", show=Silent()) for method in ("tab", "erm")
+    }
+    written, real = 0, loop.write_bytes
+
+    def dying(*arguments: object) -> None:
+        nonlocal written
+        written += 1
+        if written == at:
+            raise Died
+        real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "write_bytes", dying)
+        patch.setattr("evenhand.training.store.write_bytes", dying)
+        with pytest.raises(Died):
+            execute(task, "tab", runs=tmp_path / "cut", show=Silent())
+    for method, before in whole.items():
+        after = execute(task, method, runs=tmp_path / "cut", show=Silent())
+        assert content(after.path) == content(before.path)
+        for stage in before.config["stages"]:
+            assert [row["loss"] for row in after.epochs(stage)] == [
+                row["loss"] for row in before.epochs(stage)
+            ]
+        losses = after.losses()
+        assert losses is not None
+        np.testing.assert_array_equal(losses, before.losses())
+
+
+@pytest.mark.parametrize(
+    "harm", ["hits.npy gone", "losses.npy cut", "val_losses.npy rubbish", "train.ckpt gone"]
+)
+def test_what_is_lost_of_a_shared_training_is_computed_again(tmp_path: Path, harm: str) -> None:
+    task = early_task()
+    first = {method: execute(task, method, runs=tmp_path, show=Silent()) for method in ("tab", "erm")}
+    before = {method: content(record.path) for method, record in first.items()}
+    losses = np.array(first["tab"].losses())
+    name, _, kind = harm.partition(" ")
+    path = first["tab"].stage("erm") / name
+    if kind == "gone":
+        path.unlink()
+    elif kind == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    else:
+        path.write_bytes(b"rubbish" * 100)
+    for record in first.values():
+        (record.path / "metrics.json").unlink()
+    with pytest.warns(UserWarning, match="computed again") if kind == "rubbish" else _nothing():
+        again = {method: execute(task, method, runs=tmp_path, show=Silent()) for method in ("erm", "tab")}
+    assert {method: content(record.path) for method, record in again.items()} == before
+    np.testing.assert_array_equal(execute(task, "tab", runs=tmp_path).losses(), losses)
+
+
+class _nothing:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_a_damaged_metrics_file_is_set_aside_and_made_again(tiny: Task, tmp_path: Path) -> None:
+    record = execute(tiny, "erm", runs=tmp_path, show=Silent())
+    whole = content(record.path)
+    (record.path / "metrics.json").write_bytes(whole[:50])
+    with pytest.warns(UserWarning, match=r"metrics.json should hold JSON.*computed again"):
+        again = execute(tiny, "erm", runs=tmp_path, show=Silent())
+    assert content(again.path) == whole
+
+
+def test_a_consumer_that_stops_early_does_not_hang() -> None:
+    for left in range(1, 6):
+        source = batches._ahead(iter([torch.zeros(1)] * left))
+        next(source)
+        source.close()  # must return, however many batches were still to come
+
+
+def test_an_error_of_the_data_reaches_the_caller() -> None:
+    def broken():
+        yield torch.zeros(1)
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(batches._ahead(broken()))
+
+
+def test_a_machine_without_git_finishes_its_runs(tiny: Task, tmp_path: Path, monkeypatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    record = execute(tiny, "erm", {"epochs": 1}, runs=tmp_path, show=Silent())
+    assert "commit" not in record.config["versions"]
+
+
+def test_divergence_says_what_to_do(tiny: Task, tmp_path: Path) -> None:
+    with pytest.raises(
+        TrainingDiverged, match=r"loss is not finite in epoch \d+; lower the learning rate \(now 1e\+30\)"
+    ):
+        execute(tiny, "erm", {"lr": 1e30}, runs=tmp_path, show=Silent())
+
+
+# -- keys ------------------------------------------------------------------------------------------------
+
+
+def plain_task(seed: int, **changes: object) -> Task:
+    random = torch.Generator().manual_seed(seed)
+    split = Split(torch.randn(24, 1, 6, 6, generator=random), torch.arange(24) % 2)
+    fields: dict = {"name": "mine", "train": split, "val": split, "test": split, "class_names": ("a", "b")}
+    return Task(**{**fields, "recipe": Recipe(epochs=1, batch_size=8), **changes})
+
+
+def test_tasks_of_one_name_with_other_data_never_share_results(tmp_path: Path) -> None:
+    first = plain_task(0)
+    folds = [dataclasses.replace(first.train.take(range(start, start + 12))) for start in (0, 12)]
+    tasks = [first, plain_task(1), plain_task(0, class_names=("a", "c"))]
+    tasks += [plain_task(0, train=fold) for fold in folds]
+    paths = {execute(task, "erm", runs=tmp_path, show=Silent()).path for task in tasks}
+    assert len(paths) == len(tasks)
+    assert execute(plain_task(0), "erm", runs=tmp_path, show=Silent()).path in paths
+
+
+def test_stages_that_differ_never_share_a_folder(tiny: Task, tmp_path: Path) -> None:
+    recipe = tiny.recipe.replace(precision="fp32", epochs=1)
+    device = torch.device("cpu")
+    run = Run(tiny, recipe, seed=0, path=tmp_path / "a/b/c", identity={}, device=device, show=Silent())
+    draws = np.ones((2, len(tiny.train)))
+    draws[1, :10] = 5
+    start = run.fit("erm", stop=1)
+    fits = [
+        *(run.fit("model", draw=draw) for draw in draws),
+        run.fit("model", start=start),
+        run.fit("model", start=start, stop="train"),
+        run.fit("model", run.train.take(range(30))),
+        run.fit("model", run.train.take(range(31))),
+    ]
+    assert len({fit.folder for fit in fits}) == len(fits)
+    run.fit("own", objective=lambda model, batch: F.cross_entropy(model(batch.x), batch.y))
+    with pytest.raises(ValueError, match="stage 'own' is used twice with another objective or transform"):
+        run.fit("own", objective=lambda model, batch: 2 * F.cross_entropy(model(batch.x), batch.y))
+
+
+def test_one_and_one_point_zero_are_one_setting() -> None:
+    assert Recipe(weight_decay=1) == Recipe(weight_decay=1.0)
+    with pytest.raises(ValueError, match="augment must be true or false, got 'no'"):
+        Recipe(augment="no")  # type: ignore[arg-type]
+
+
+# -- what users bring ------------------------------------------------------------------------------------
+
+
+def test_groups_need_no_names_but_all_of_them_if_any(tmp_path: Path) -> None:
+    split = dataclasses.replace(plain_task(0).train, group=torch.arange(24) % 3)
+    task = plain_task(0, train=split, val=split, test=split)
+    assert task.group_names == ("group 0", "group 1", "group 2")
+    assert len(execute(task, "erm", runs=tmp_path, show=Silent()).metrics["test"]["groups"]) == 3
+    with pytest.raises(ValueError, match="group_names must name all 3 groups, got 2"):
+        plain_task(0, train=split, group_names=("x", "y"))
+    with pytest.raises(ValueError, match="class_names must name all 2 classes, got 1"):
+        plain_task(0, class_names=("a",))
+
+
+def test_tied_weights_can_be_saved(tmp_path: Path) -> None:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(36, 36, bias=False)
+            self.second = torch.nn.Linear(36, 36, bias=False)
+            self.second.weight = self.first.weight
+            self.out = torch.nn.Linear(36, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.second(self.first(x.flatten(1)).relu()))
+
+    record = execute(plain_task(0, make_model=Tied), "erm", runs=tmp_path, show=Silent())
+    assert (record.path / "model.safetensors").exists()
+
+
+def test_training_weights_restate_proportions() -> None:
+    weights = training_weights(torch.tensor([0] * 9 + [1]), torch.tensor([0, 1, 1, 1]), 2)
+    assert weights[0] / weights[1:].sum() == pytest.approx(9)
+
+
+def test_snapshots_are_named_by_what_stopped_the_training(tiny: Task, tmp_path: Path) -> None:
+    record = execute(tiny, "tab", runs=tmp_path, show=Silent())
+    assert {path.name for path in record.stage("erm").glob("*.ckpt")} == {
+        "last.ckpt",
+        "train.ckpt",
+        "val.ckpt",
+    }
