@@ -178,12 +178,12 @@ def _solve(
     inside = inside * padded
     inside[inside.sum(1) == counts] = 0  # one cluster is no split
     rows = Rows(x, valid)
-    sizes, centroids, margin, inertia = _described(rows, inside, padded)
-    total = rows.norms.sum(1, dtype=torch.float64) * scale**2
-    centroids, inertia = mean[:, None] + scale[:, None, None] * centroids, inertia * scale**2
-    if x.dtype == torch.float32:
-        for c in ((inertia < 1e-4 * total) & (sizes[:, 1] > 0)).nonzero()[:, 0].tolist():
-            centroids[c], inertia[c] = _exactly(data[member[c, padded[c]]], inside[c, padded[c]] > 0)
+    sizes, centroids, margin, between = _described(rows, inside)
+    total = rows.norms.sum(1, dtype=torch.float64)
+    inertia, tight = (total - between) * scale**2, total - between < rows.tight * total
+    centroids, total = mean[:, None] + scale[:, None, None] * centroids, total * scale**2
+    for c in (tight & (sizes[:, 1] > 0)).nonzero()[:, 0].tolist():
+        centroids[c], inertia[c] = _exactly(data[member[c, padded[c]]], inside[c, padded[c]] > 0)
     swap = (sizes[:, 1] > 0) & (centroids[:, 1].mean(1) < centroids[:, 0].mean(1))
     found.sizes[classes] = torch.where(swap[:, None], sizes.flip(1), sizes)
     found.centroids[classes] = torch.where(swap[:, None, None], centroids.flip(1), centroids)
@@ -194,7 +194,7 @@ def _solve(
 
 
 def _exactly(values: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Centroids and inertia in float64, for clusters so tight that float32 cannot measure them."""
+    """Centroids and inertia from the data, for clusters so tight that the difference of sums says little."""
     parts = [values[~inside].double(), values[inside].double()]
     means = [part.mean(0) for part in parts]
     squares = [(part - mean).square().sum() for part, mean in zip(parts, means, strict=True)]
@@ -215,8 +215,7 @@ def _standardised(x: Tensor, valid: Tensor | None, counts: Tensor) -> tuple[Tens
     x = x.sub_(origin)
     if valid is not None:
         x *= valid[:, :, None]
-    low, high = x.flatten(1).aminmax(dim=1)
-    scale = torch.maximum(-low, high)
+    scale = x.abs().amax((1, 2))
     scale = torch.where(scale > 0, scale, 1.0)
     x /= scale[:, None, None]
     x = x if x.shape[1] <= SEARCHED else x.float()
@@ -228,16 +227,12 @@ def _standardised(x: Tensor, valid: Tensor | None, counts: Tensor) -> tuple[Tens
     return x, mean * unit[:, None], scale.double() * unit
 
 
-def _described(rows: Rows, inside: Tensor, padded: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sizes, centroids, margins and inertia of a split, (classes, rows) 0/1, in standardised units."""
+def _described(rows: Rows, inside: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sizes, centroids, margins and variance between, of a split (classes, rows) 0/1, in standard units."""
     now = rows.candidates(inside[:, None])
     p, threshold = rows.boundary(now)
-    sizes = torch.cat([rows.n - now.sizes, now.sizes], 1).double()
-    sums = now.sums.double()
-    centroids = torch.cat([-sums, sums], 1) / sizes.clamp(min=1)[:, :, None]
-    between = now.between[:, :, None]
+    sizes = torch.cat([rows.n - now.sizes, now.sizes], 1)
+    sums, between = now.sums.double(), now.between[:, :, None]
+    centroids = torch.cat([-sums, sums], 1) / sizes.double().clamp(min=1)[:, :, None]
     margin = torch.where(between > 0, (p - threshold) / (2 * between), 0.0)[:, 0]
-    low, high = centroids.to(rows.x.dtype)[:, :1], centroids.to(rows.x.dtype)[:, 1:]
-    distance = (rows.x - torch.where(inside[:, :, None] > 0, high, low)).square_().sum(2)
-    inertia = (distance * padded).sum(1, dtype=torch.float64)
-    return sizes.long(), centroids, margin.float(), inertia
+    return sizes.long(), centroids, margin.float(), now.between[:, 0].double()

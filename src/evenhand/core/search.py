@@ -57,8 +57,9 @@ class Rows:
         if sampled_from is not None:
             self.n = sampled_from
             self.weight = (self.n - _TAIL) / (x.shape[1] - _TAIL)
-        # Gains below what the arithmetic can tell are no gains.
-        self.noise = self.total * (1e-14 if x.dtype == torch.float64 else 1e-6)
+        # Gains below what the arithmetic can tell are no gains; below what share inertia cannot be told.
+        precise = x.dtype == torch.float64
+        self.noise, self.tight = self.total * (1e-14 if precise else 1e-6), 1e-6 if precise else 1e-2
         self.slack = self.noise + 1e-6 * self.total
 
     def candidates(self, chosen: Tensor) -> Candidates:
