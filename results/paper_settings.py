@@ -116,7 +116,8 @@ COLUMNS = [
 INTRODUCTION = """# Even-Odd and cMNIST at the paper's selected hyperparameters
 
 Made by `python results/paper_settings.py run --data ROOT`, then `… table`. Mean ± population deviation over
-seeds, in percent. The interval is Wilson's for the worst group's accuracy, its samples pooled over seeds.
+seeds, in percent. Intervals are 95%: Wilson's for the worst group's accuracy, its samples pooled over seeds; for the
+means (in brackets) from the sampling of test images within every group.
 Epochs and seconds are those of all the run's trainings, as if none were shared.
 """
 
@@ -149,13 +150,29 @@ def _figures(rows: list[dict[str, Any]], paper: tuple[float, float]) -> list[str
         str(len(rows)),
         _spread([test["wga"] for test in tests]),
         f"{100 * low:.1f} to {100 * high:.1f}",
-        f"{paper[0]:.1f} ± {paper[1]:.1f}",
-        _spread([test["accuracy_weighted"] for test in tests]),
-        _spread([test["accuracy_balanced"] for test in tests]),
+        f"{paper[0]:.2f} ± {paper[1]:.2f}",
+        f"{_spread([test['accuracy_weighted'] for test in tests])} ({_interval(rows, weighted=True)})",
+        f"{_spread([test['accuracy_balanced'] for test in tests])} ({_interval(rows, weighted=False)})",
         *(_spread([row[score] for row in found]) if found else "–" for score in scores),
         f"{np.mean([sum(row['metrics']['epochs'].values()) for row in rows]):.0f}",
         f"{np.mean([row['timing']['unshared'] for row in rows]):.0f}",
     ]
+
+
+def _interval(rows: list[dict[str, Any]], weighted: bool) -> str:
+    """95% interval of a mean accuracy, from the sampling of the test images within every group."""
+    means, variances = [], []
+    for row in rows:
+        groups = row["metrics"]["test"]["groups"]
+        # The validation set has the training set's proportions by construction.
+        sizes = {group["name"]: group["count"] for group in row["metrics"]["val"]["groups"]}
+        share = np.array([sizes.get(group["name"], 0) if weighted else 1 for group in groups], dtype=float)
+        share /= share.sum()
+        accuracy, count = (np.array([group[name] for group in groups]) for name in ("accuracy", "count"))
+        means.append((share * accuracy).sum())
+        variances.append((share**2 * accuracy * (1 - accuracy) / count).sum())
+    centre, half = np.mean(means), 1.96 * np.sqrt(np.sum(variances)) / len(rows)
+    return f"{100 * (centre - half):.1f} to {100 * min(centre + half, 1):.1f}"
 
 
 def _cells(cells: list[str]) -> str:
