@@ -169,15 +169,15 @@ def _solve(
     counts = padded.sum(1)
     x = data.index_select(0, member.flatten()).view(*member.shape, -1)
     x, mean, scale = _standardised(x, valid, counts)
+    rows = Rows(x, valid)
     if given is not None:
         inside = given[member].to(x.dtype)
     elif x.shape[1] == 1:
         inside = torch.zeros_like(x[:, :, 0])
     else:
-        inside = best_split(x, valid, counts)
+        inside = best_split(rows, counts)
     inside = inside * padded
     inside[inside.sum(1) == counts] = 0  # one cluster is no split
-    rows = Rows(x, valid)
     sizes, centroids, margin, between = _described(rows, inside)
     total = rows.norms.sum(1, dtype=torch.float64)
     inertia, tight = (total - between) * scale**2, total - between < rows.tight * total

@@ -20,7 +20,7 @@ from evenhand.core.kmeans import as_matrix, class_positions, two_means
 Cluster = Callable[[npt.NDArray[Any]], npt.ArrayLike]  # (samples, epochs) of one class -> 0/1 per sample
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Partition:
     """Which samples of every class form its smaller cluster, and how clearly the two separate.
 
@@ -35,6 +35,12 @@ class Partition:
     separation: npt.NDArray[np.float64]  # (classes,) between-cluster share of the variance, 0 to 1
     margin: npt.NDArray[np.float32]  # (samples,) positive: on the minority's side
     unsplit: Mapping[Any, str]  # classes left alone -> why
+
+    def __repr__(self) -> str:
+        rows = zip(self.classes.tolist(), self.sizes.tolist(), self.separation.tolist(), strict=True)
+        shown = [f"{name}: {large} + {small} ({share:.2f})" for name, (large, small), share in rows]
+        more = f", … {len(shown) - 12} more" if len(shown) > 12 else ""
+        return f"Partition(class: majority + minority (separation); {', '.join(shown[:12])}{more})"
 
     def save(self, path: str | Path) -> None:
         """Write it as one .npz file, which holds no pickles."""

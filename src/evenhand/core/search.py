@@ -51,12 +51,15 @@ class Rows:
         self.x, self.transposed = x, x.transpose(1, 2)
         self.valid = None if valid is None else valid[:, None].to(x.dtype)  # (classes, 1, rows)
         self.norms = (x * x).sum(2)
-        self.total = self.norms.sum(1, keepdim=True)
+        self.total = self.norms.sum(1, keepdim=True)  # of a sample, only of its own rows
         self.n = torch.full_like(self.total, x.shape[1]) if self.valid is None else self.valid.sum(2)
         self.weight: Tensor | None = None  # (classes, 1): rows that a row beyond the tail stands for
+        self.mean: Tensor | None = None  # (classes, 1, epochs), which is not quite zero in a sample
         if sampled_from is not None:
             self.n = sampled_from
             self.weight = (self.n - _TAIL) / (x.shape[1] - _TAIL)
+            rest = x[:, _TAIL:].sum(1) * self.weight
+            self.mean = ((x[:, :_TAIL].sum(1) + rest) / self.n)[:, None]
         # Gains below what the arithmetic can tell are no gains; below what share inertia cannot be told.
         precise = x.dtype == torch.float64
         self.noise, self.tight = self.total * (1e-14 if precise else 1e-6), 1e-6 if precise else 1e-2
@@ -67,9 +70,14 @@ class Rows:
         inside = chosen.to(self.x.dtype)
         if self.valid is not None:
             inside *= self.valid
+        if self.weight is not None:
+            inside[:, :, _TAIL:] *= self.weight[:, :, None]
         sums, sizes = torch.bmm(inside, self.x), inside.sum(2)
+        if self.mean is not None:
+            sums -= sizes[:, :, None] * self.mean
         product = sizes * (self.n - sizes)
-        between = self.n * (sums * sums).sum(2) / product.clamp(min=0.5)  # an empty cluster's sum is zero
+        product.masked_fill_(product == 0, torch.inf)  # an empty cluster is no split, whatever rounding says
+        between = self.n * (sums * sums).sum(2) / product
         return Candidates(inside, sums, sizes, between)
 
     def at(self, index: Tensor) -> Tensor:
@@ -83,9 +91,12 @@ class Rows:
         spaced = order.gather(1, (spaced + _TAIL).round().long())
         return Rows(self.at(torch.cat([order[:, :_TAIL], spaced], 1)), None, sampled_from=self.n)
 
-    def cuts(self, directions: Tensor) -> Tensor:
-        """Where the exact two-means of the rows' projections on each direction cut, (…, directions, 1)."""
-        p = torch.bmm(directions, self.transposed)
+    def cuts(self, lines: Tensor) -> Tensor:
+        """The two best cuts of the rows' projections on each line, far from one another, (…, 2 lines, 1).
+
+        The first is the exact two-means in one dimension.
+        """
+        p = torch.bmm(lines, self.transposed)
         if self.valid is not None:
             p.masked_fill_(self.valid == 0, torch.inf)
         if self.weight is not None:
@@ -108,7 +119,12 @@ class Rows:
         score.masked_fill_(p[:, :, 1:] <= p[:, :, :-1], -1)  # equal projections stay together
         if self.valid is not None:
             score.masked_fill_(left >= n, -1)
-        return p.gather(2, score.argmax(2, keepdim=True))
+        first = score.argmax(2, keepdim=True)
+        odds = torch.logit(left / n, eps=1e-9).expand_as(score)  # so that tails count as far from the middle
+        score.masked_fill_((odds - odds.gather(2, first)).abs_() < 0.7, -1)
+        at = torch.cat([first, score.argmax(2, keepdim=True)], 1)
+        p = torch.cat([p, p], 1)
+        return (p.gather(2, at) + p.gather(2, at + 1)) / 2  # between two rows, so that rounding cannot matter
 
     def boundary(self, now: Candidates) -> tuple[Tensor, Tensor]:
         """2 x.s of every row, and Lloyd's threshold for it; see the top of this file."""
@@ -160,13 +176,7 @@ class Rows:
         """The best candidates that differ, best first; `within`: of the best one's inertia."""
         if now.between.shape[1] == 1:
             return now
-        value, order = now.between.sort(dim=1, descending=True, stable=True)
-        inertia = (self.total - value[:, :1]).clamp(min=0)
-        drop = value < value[:, :1] - within * inertia
-        drop[:, 1:] |= value[:, 1:] >= value[:, :-1] - 3 * self.noise
-        drop[:, 0] = False
-        order = order.gather(1, drop.to(torch.int8).argsort(dim=1, stable=True))
-        order = order[:, : min(keep, int((~drop).sum(1).max()))]
+        order = self.ranking(now, keep, within)
         wide = order[:, :, None]
         return Candidates(
             now.inside.gather(1, wide.expand(-1, -1, now.inside.shape[2])),
@@ -174,6 +184,15 @@ class Rows:
             now.sizes.gather(1, order),
             now.between.gather(1, order),
         )
+
+    def ranking(self, now: Candidates, keep: int, within: float = torch.inf) -> Tensor:
+        """Which candidates are the best that differ, (classes, at most keep)."""
+        value, order = now.between.sort(dim=1, descending=True, stable=True)
+        drop = value < value[:, :1] - within * (self.total - value[:, :1]).clamp(min=0)
+        drop[:, 1:] |= value[:, 1:] >= value[:, :-1] - 3 * self.noise
+        drop[:, 0] = False
+        order = order.gather(1, drop.to(torch.int8).argsort(dim=1, stable=True))
+        return order[:, : min(keep, int((~drop).sum(1).max()))]
 
     def settle(self, now: Candidates) -> Candidates:
         """Lloyd's steps until no row moves, so that every row is on its own cluster's side."""
@@ -186,22 +205,27 @@ class Rows:
         return now
 
 
-def best_split(x: Tensor, valid: Tensor | None, counts: Tensor) -> Tensor:
-    """The best split found of every class of (classes, rows, epochs), (classes, rows) 0/1."""
-    rows = Rows(x, valid)
-    searched = rows if x.shape[1] <= SEARCHED else rows.sample(counts)
+def best_split(rows: Rows, counts: Tensor) -> Tensor:
+    """The best split found of every class, (classes, rows) 0/1."""
+    large = rows.x.shape[1] > SEARCHED
+    searched = rows.sample(counts) if large else rows
     lines = directions(searched)
-    now = rows.candidates(torch.bmm(lines, rows.transposed) > searched.cuts(lines))
-    if searched is rows:
-        now = rows.improve(now, 3, thorough=True)
+    cuts = searched.cuts(lines)
+    lines = torch.cat([lines, lines], 1)
+    now = searched.candidates(torch.bmm(lines, searched.transposed) > cuts)
+    if not large:
+        now = rows.improve(rows.best(now, 40), 3, thorough=True)
         now = rows.improve(rows.best(now, 12), _STEPS, thorough=True)
-    else:
-        for keep, within, steps in _ROUNDS:
-            now = rows.best(now, keep, within)
-            if now.between.shape[1] > 1:
-                now = rows.improve(now, steps, thorough=False)
-        now = rows.improve(rows.best(now, 1), _STEPS, thorough=True)
-    return rows.settle(rows.best(now, 1)).inside[:, 0]
+        return rows.settle(rows.best(now, 1)).inside[:, 0]
+    order = searched.ranking(now, 40)[:, :, None]
+    lines, cuts = lines.gather(1, order.expand(-1, -1, lines.shape[2])), cuts.gather(1, order)
+    now = rows.candidates(torch.bmm(lines, rows.transposed) > cuts)
+    for keep, within, steps in _ROUNDS:
+        now = rows.best(now, keep, within)
+        if now.between.shape[1] > 1:
+            now = rows.improve(now, steps, thorough=False)
+    now = rows.improve(rows.best(now, 1), _STEPS, thorough=True)
+    return rows.settle(now).inside[:, 0]
 
 
 def directions(rows: Rows) -> Tensor:
