@@ -69,10 +69,21 @@ def test_kept_runs_are_returned_and_never_confused(tmp_path: Path) -> None:
         nn.init.ones_(model[0].weight)
         return model
 
+    class Scaled(nn.Module):
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.inner, self.scale = make_model(), scale
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.scale * self.inner(x)
+
+    changed = Items(noise=0.5)
+    changed.x = changed.x * 5
     first = path()
     assert path() == first
     others = [path(wider), path(pretrained), path(data=tensors()), path(seed=1), path(class_names=("a", "b"))]
-    assert len({first, *others}) == 6
+    others += [path(data=changed), path(lambda: Scaled(1.0)), path(lambda: Scaled(-9.0))]
+    assert len({first, *others}) == 9
 
 
 def test_labels_come_from_the_items_when_targets_say_otherwise() -> None:
@@ -89,6 +100,9 @@ def test_labels_come_from_the_items_when_targets_say_otherwise() -> None:
         ),
         (TensorDataset(torch.zeros(4, 4), torch.tensor([-1, 0, 1, 0])), "labels from 0 upwards, got -1"),
         ([], "must hold samples, got an empty one"),
+        (TensorDataset(torch.zeros(0, 4), torch.zeros(0).long()), "must hold samples, got an empty one"),
+        ((torch.zeros(4, 4), torch.zeros(4)), r"got a tuple; use TensorDataset\(inputs, labels\)"),
+        ([(torch.zeros(4), 0.5)] * 3, "one integer label per sample"),
         (iter([]), "must be a Dataset with a length"),
         ([torch.zeros(4)] * 3, r"must give \(input, label\) pairs, got Tensor"),
         ([(torch.zeros(4), "cat")] * 3, "one integer label per sample"),
@@ -97,6 +111,21 @@ def test_labels_come_from_the_items_when_targets_say_otherwise() -> None:
 def test_what_is_no_dataset_is_refused(data, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evenhand.fit(make_model, data, recipe=RECIPE)
+
+
+@pytest.mark.parametrize(
+    "model, message",
+    [
+        (make_model(), "make_model must be a function that makes a fresh model each time, got a Sequential"),
+        (lambda: nn.Linear(4, 1), r"one value per class, 2 for labels 0 to 1, got \(2, 1\) for 2 samples"),
+        (lambda: nn.Linear(5, 2), "the model cannot take the first two inputs of train_set: .*mat1 and mat2"),
+        (lambda: nn.LSTM(4, 2), "one value per class, 2 for labels 0 to 1, got tuple"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_before_any_work(model, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        evenhand.fit(model, tensors(), recipe=RECIPE, runs=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_class_that_only_validation_has_is_refused() -> None:

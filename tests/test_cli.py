@@ -1,6 +1,8 @@
 """The command line as a script or a person uses it."""
 
+import importlib
 import json
+import linecache
 import re
 import subprocess
 import sys
@@ -79,6 +81,58 @@ def test_report_makes_a_page_of_runs(evenhand, tmp_path: Path) -> None:
     assert "<html" in page.read_text() and page.stat().st_size < 5_000_000
 
 
+def test_a_run_without_conflicting_samples_can_be_reported(evenhand, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    evenhand("run", "digits_even_odd:p=1.0", "tab", "--epochs", 1, "--limit", 60, "--runs", runs)
+    code, _, err = evenhand("report", "--runs", runs, "-o", tmp_path / "page.html")
+    assert code == 0, err
+    code, _, err = evenhand("report", "--runs", runs, "-o", tmp_path)
+    assert code == 2 and "--out must be a file to write, got the folder" in err
+    code, _, err = evenhand("report", runs)
+    assert code == 2 and f"for a folder of runs use --runs {runs}" in err
+
+
+def test_divergence_is_a_sentence(evenhand, tmp_path: Path) -> None:
+    code, _, err = evenhand("run", "digits", "lff", "lr=1e30", "--limit", 60, "--runs", tmp_path, "--quiet")
+    assert code == 2 and "lower the learning rate (now 1e+30)" in err and "Traceback" not in err
+
+
+def test_a_file_in_place_of_the_runs_folder_is_refused(evenhand, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = evenhand("run", "digits", "erm", "--runs", tmp_path / "file")
+    assert code == 2 and "runs must be a folder, got the file" in err
+
+
+def test_own_modules_are_read_again_and_their_errors_are_said(evenhand, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "edited").mkdir()
+    method = tmp_path / "edited" / "method.py"
+    words = (
+        "run",
+        "digits",
+        "edited.method",
+        "--limit",
+        60,
+        "--epochs",
+        1,
+        "--runs",
+        tmp_path / "runs",
+        "--json",
+    )
+    paths = []
+    for text in ("", "# edited\n"):
+        method.write_text(text + "def train(run):\n    return run.fit('erm').model\n")
+        for name in [name for name in sys.modules if name.startswith("edited")]:
+            del sys.modules[name]
+        linecache.clearcache()
+        importlib.invalidate_caches()
+        paths.append(json.loads(evenhand(*words)[1])["results"][0]["path"])
+    assert paths[0] != paths[1]
+    (tmp_path / "edited" / "broken.py").write_text("1 / 0\n")
+    code, _, err = evenhand("run", "digits", "edited.broken")
+    assert code == 2 and "ZeroDivisionError: division by zero" in err and "broken.py, line 1" in err
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
@@ -90,6 +144,14 @@ def test_report_makes_a_page_of_runs(evenhand, tmp_path: Path) -> None:
         (("run", "digits", "tab", "speed=1"), "has no setting 'speed'"),
         (("run", "digits", "tab", "lr=-1"), "lr must be positive, got -1"),
         (("run", "digits", "tab", "lr=fast"), "lr must be a number, got 'fast'"),
+        (("run", "digits", "jtt", "appended=maybe"), "appended of method 'jtt' must be bool, got 'maybe'"),
+        (("run", "digits", "jtt", "identifier_epochs=1.5"), "identifier_epochs of method 'jtt' must be int"),
+        (("run", "digits", "lff", "q=abc"), "q of method 'lff' must be float, got 'abc'"),
+        (
+            ("run", "digits", "jtt", "upweight=some"),
+            "upweight of method 'jtt' must be int or 'ratio', got 'some'",
+        ),
+        (("run", "digits", "tab", "epochs=2", "--epochs", 3), "epochs is given twice"),
         (("run", "digits", "tab", "--epochs", 0), "epochs must be at least 1, got 0"),
         (
             ("run", "digits", "tab", "--device", "cuda:7"),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced, rebalance
-from evenhand.training.data import Split, Task, checksum
+from evenhand.training.data import Split, Task, as_input, checksum, fixed_randomness
 from evenhand.training.execute import execute
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
@@ -62,6 +62,8 @@ def fit(
     train = as_split(train_set, "train_set")
     if val_set is None:
         train, val = hold_out(train)
+        if len(val) == 0:
+            raise ValueError("train_set must have two samples of some class to hold one out; give a val_set")
     else:
         val = as_split(val_set, "val_set")
     num_classes = int(train.y.max()) + 1
@@ -72,6 +74,7 @@ def fit(
             f"labels must be 0 to {len(class_names) - 1} for {len(class_names)} classes, "
             f"got up to {max(num_classes - 1, int(val.y.max()))}"
         )
+    identity = _model_identity(make_model, train, len(class_names))
     task = Task(
         name="own",
         train=train,
@@ -81,7 +84,7 @@ def fit(
         make_model=make_model,
         recipe=recipe or Recipe(epochs=30, batch_size=64),
     )
-    task = dataclasses.replace(task, checksum=checksum(task.checksum, *_model_identity(make_model)))
+    task = dataclasses.replace(task, checksum=checksum(task.checksum, *identity))
     folder = tempfile.TemporaryDirectory(prefix="evenhand-") if runs is None else None
     where = Path(folder.name if folder else str(runs))
     settings: dict[str, Any] = {"seed": seed, "runs": where, "device": device}
@@ -102,15 +105,19 @@ def fit(
 def as_split(dataset: Any, name: str) -> Split:
     """A Dataset of (input, label) as a Split; inputs stay where they are and are read batch by batch."""
     if isinstance(dataset, Split):
+        if len(dataset) == 0:
+            raise ValueError(f"{name} must hold samples, got an empty one")
         return dataset
-    if isinstance(dataset, torch.utils.data.TensorDataset) and len(dataset.tensors) >= 2:
-        return Split(dataset.tensors[0], _labels(dataset.tensors[1], name))
+    if isinstance(dataset, tuple):
+        raise ValueError(f"{name} must be a Dataset, got a tuple; use TensorDataset(inputs, labels)")
     try:
         size = len(dataset)
     except TypeError:
         raise ValueError(f"{name} must be a Dataset with a length, got {type(dataset).__name__}") from None
     if size == 0:
         raise ValueError(f"{name} must hold samples, got an empty one")
+    if isinstance(dataset, torch.utils.data.TensorDataset) and len(dataset.tensors) >= 2:
+        return Split(dataset.tensors[0], _labels(dataset.tensors[1], name))
     item = dataset[0]
     if not isinstance(item, (tuple, list)) or len(item) < 2:
         raise ValueError(f"{name} must give (input, label) pairs, got {type(item).__name__}")
@@ -150,12 +157,27 @@ def _labels(labels: Any, name: str) -> Tensor:
     return values
 
 
-def _model_identity(make_model: Callable[[], nn.Module]) -> list[Tensor | np.ndarray | str]:
-    """What tells two models apart: their layers, and weights that do not come from the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+def _model_identity(make_model: Callable[[], nn.Module], train: Split, num_classes: int) -> list[Any]:
+    """What tells two models apart: layers, the weights for one seed, what they make of two samples."""
+    if isinstance(make_model, nn.Module) or not callable(make_model):
+        raise ValueError(
+            "make_model must be a function that makes a fresh model each time, "
+            f"got a {type(make_model).__name__}; give the function that made it"
+        )
+    with fixed_randomness(), torch.no_grad():
         model = make_model()
-    return [repr(model), *(value.detach().cpu().float() for value in model.state_dict().values())]
+        try:
+            x = torch.stack([as_input(train.x[int(row)]) for row in train.rows[:2]])
+            outputs = model.eval()(x.float() / 255 if x.dtype == torch.uint8 else x)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise ValueError(f"the model cannot take the first two inputs of train_set: {error}") from error
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or outputs.shape[1] < num_classes:
+        got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ValueError(
+            f"the model must give one value per class, {num_classes} for labels 0 to {num_classes - 1}, "
+            f"got {got} for {len(x)} samples"
+        )
+    return [repr(model), outputs, *(value.detach().cpu().float() for value in model.state_dict().values())]
 
 
 def _load(record: Record, make_model: Callable[[], nn.Module]) -> nn.Module:

@@ -93,13 +93,17 @@ def run(
 
     options = {"epochs": epochs, "batch_size": batch_size, "model": model, "precision": precision}
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    assigned = parse_assignments(settings or [])
+    for name in changes:
+        if name in assigned:
+            raise ValueError(f"{name} is given twice: as {name}={assigned[name]} and as an option")
     if weights is not None:
         changes["weights"] = None if weights == "none" else weights
     loaded = tasks.load(task, data, limit)
     record = execute(
         loaded,
         method,
-        parse_assignments(settings or []),
+        assigned,
         recipe=loaded.recipe.replace(**changes),
         seed=seed,
         runs=runs,
@@ -143,8 +147,13 @@ def report(
 
     for folder in folders or []:
         if not is_finished(folder):
-            raise ValueError(f"{folder} should be the folder of a finished run, but it holds no metrics.json")
+            raise ValueError(
+                f"{folder} should be the folder of a finished run, but it holds no metrics.json; "
+                f"for a folder of runs use --runs {folder}"
+            )
     records = [Record(folder) for folder in folders] if folders else list(find(runs))
+    if out.is_dir():
+        raise ValueError(f"--out must be a file to write, got the folder {out}; try {out / 'report.html'}")
     if not records:
         raise ValueError(f"{runs} holds no finished run; make one with: evenhand run digits_even_odd tab")
     typer.echo(build(records, out, load_task=task_loader(data)))

@@ -142,7 +142,7 @@ def _found(study: Study) -> list[str]:
         f"({share}){seed}."
     ]
     scores = record.metrics.get("identification")
-    if scores:
+    if scores and scores["identified"] is not None and scores["purity"] is not None:
         sentences.append(
             f"They hold {percent(scores['identified'])} of the bias-conflicting samples, those that break "
             f"the shortcut; {percent(scores['purity'])} of what was set apart is bias-conflicting."
@@ -199,7 +199,8 @@ def _stats(study: Study) -> list[Stat]:
     if record is not None and record.partition is not None:
         found = study.variant_of(record)
         if identified := found.identification("identified"):
-            note = f"purity {percent(float(np.mean(found.identification('purity'))))}"
+            purity = found.identification("purity")
+            note = f"purity {percent(float(np.mean(purity)))}" if purity else ""
             stats.append(Stat("Bias-conflicting found", percent(float(np.mean(identified))), "", note))
         else:
             minority = record.partition.minority

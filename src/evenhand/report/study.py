@@ -55,7 +55,7 @@ class Variant:
     def identification(self, name: str) -> list[float]:
         """`identified`, `purity` or `share` of the seeds that have it."""
         scores = [record.metrics.get("identification") for record in self.records]
-        return [float(score[name]) for score in scores if score is not None]
+        return [float(score[name]) for score in scores if score is not None and score[name] is not None]
 
 
 @dataclass(frozen=True)

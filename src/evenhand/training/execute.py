@@ -22,7 +22,7 @@ from safetensors.torch import save as safetensors_bytes
 import evenhand
 from evenhand.core.metrics import identification
 from evenhand.training import plugins, progress
-from evenhand.training.data import Task, as_input
+from evenhand.training.data import Task, as_input, checksum
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_finished, key_of
 from evenhand.training.run import Run
@@ -47,6 +47,8 @@ def execute(
 
     `hyperparameters` are the method's own; `lr` and other fields of the recipe may stand among them.
     """
+    if seed < 0:
+        raise ValueError(f"seed must not be negative, got {seed}")
     module = plugins.load("evenhand.methods", method, "train")
     where = resolve_device(device)
     settings, changes = sort_settings(method, module, hyperparameters or {})
@@ -58,6 +60,11 @@ def execute(
         "hyperparameters": settings,
         "recipe": recipe.changed(),
     }
+    sources = plugins.source(method) + plugins.source(recipe.model)
+    if sources:  # results of a user's own module are not returned after it has been edited
+        identity["source"] = checksum(sources)
+    if Path(runs).exists() and not Path(runs).is_dir():
+        raise ValueError(f"runs must be a folder, got the file {str(runs)!r}; name another place")
     path = Path(runs) / task.name / method / f"{key_of(identity)}-s{seed}"
     if is_finished(path):
         return Record(path)
@@ -153,7 +160,9 @@ def sort_settings(
                 f"method {method!r} has no setting {name!r}; it has {', '.join(own) or 'none of its own'}, "
                 f"and the recipe has {', '.join(sorted(fields))}"
             )
-    settings = {name: value for name, value in given.items() if name in own and value != own[name]}
+    values = {name: value for name, value in given.items() if name in own}
+    values = plugins.check_values(module.train, values, f"method {method!r}")
+    settings = {name: value for name, value in values.items() if value != own[name]}
     return settings, {name: value for name, value in given.items() if name not in own}
 
 

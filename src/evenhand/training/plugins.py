@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import traceback
+import types
+import typing
 from importlib import resources
 from types import ModuleType
 from typing import Any
@@ -41,6 +44,12 @@ def load(package: str, name: str, function: str) -> ModuleType:
         raise ValueError(
             f"cannot import the {kind} {name!r}: {error}; is its folder on PYTHONPATH?"
         ) from None
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise ValueError(
+            f"cannot import the {kind} {name!r}: {type(error).__name__}: {error} "
+            f"({last.filename}, line {last.lineno})"
+        ) from error
     if not callable(getattr(found, function, None)):
         raise ValueError(f"a {kind} module must have a function {function}(…); {name!r} has none")
     return found
@@ -53,6 +62,50 @@ def keywords(function: Any) -> dict[str, Any]:
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
+
+
+def source(name: str) -> str:
+    """The text of a user's own module, which is part of what its results depend on; empty for ours.
+
+    `name` is a dotted path, or "package.module:function".
+    """
+    module = name.partition(":")[0]
+    if "." not in name and ":" not in name:
+        return ""
+    return inspect.getsource(importlib.import_module(module))
+
+
+def check_values(function: Any, values: dict[str, Any], owner: str) -> dict[str, Any]:
+    """The values as their arguments' types want them; one of another type is refused."""
+    hints = typing.get_type_hints(function)
+    checked = {}
+    for name, value in values.items():
+        hint = hints.get(name, Any)
+        if hint is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)  # 1 and 1.0 are one setting
+        if not _fits(value, hint):
+            raise ValueError(f"{name} of {owner} must be {_words(hint)}, got {value!r}")
+        checked[name] = value
+    return checked
+
+
+def _words(hint: Any) -> str:
+    """A type as a user would say it: int or 'ratio'."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(repr, arguments))
+    return " or ".join(map(_words, arguments)) if arguments else str(getattr(hint, "__name__", hint))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return value in arguments
+    if arguments and typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if hint in (int, float):
+        return isinstance(value, hint) and not isinstance(value, bool)
+    return not isinstance(hint, type) or isinstance(value, hint)
 
 
 def parse_value(text: str) -> Any:

@@ -65,13 +65,17 @@ class Bars(Silent):
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+        self._console = Console(stderr=True)
+        wide = self._console.width >= 100
+        self._title = title
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=24 if wide else 8),
             TextColumn("{task.fields[figures]}"),
-            TextColumn("[dim]{task.fields[rate]}"),
+            *([TextColumn("[dim]{task.fields[rate]}")] if wide else []),
             TimeRemainingColumn(compact=True),
-            console=Console(stderr=True),
+            console=self._console,
+            transient=True,
         )
         self._samples, self._done, self._seen, self._begun = samples, done, 0, time.monotonic()
         self._epochs, self._figures = epochs, f"epoch {done}/{epochs}"
@@ -91,12 +95,9 @@ class Bars(Silent):
         self._progress.update(self._bar, completed=completed, figures="  ".join(figures))
 
     def finish(self, reason: str = "") -> None:
-        task = self._progress.tasks[0]
-        self._progress.update(self._bar, total=task.completed or 1, completed=task.completed or 1)
-        if reason:
-            figures = f"{task.fields['figures']}  [green]{reason}[/green]"
-            self._progress.update(self._bar, figures=figures)
-        self._progress.stop()
+        figures = self._progress.tasks[0].fields["figures"]
+        self._progress.stop()  # the bar goes, a line stays
+        self._console.print(f"[bold]{self._title}[/bold]  {figures}  [green]{reason or 'done'}[/green]")
 
 
 def choose(quiet: bool = False) -> Silent:

@@ -32,8 +32,7 @@ class Record:
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """The scores, reproducible to the byte."""
-        content: dict[str, Any] = read_json(self.path / "metrics.json")
-        return content
+        return read_metrics(self.path / "metrics.json")
 
     @cached_property
     def timing(self) -> dict[str, Any]:
@@ -79,11 +78,19 @@ def is_finished(path: Path) -> bool:
     if not metrics.exists():
         return False
     try:
-        read_json(metrics)
+        read_metrics(metrics)
     except Damaged as error:
         set_aside(metrics, error)
         return False
     return True
+
+
+def read_metrics(path: Path) -> dict[str, Any]:
+    """The scores of a run, or Damaged where a file does not hold any."""
+    content = read_json(path)
+    if not isinstance(content, dict) or not {"task", "method", "seed", "val", "test"} <= content.keys():
+        raise Damaged(f"{path} should hold the scores of a run, but it does not; delete it and run again")
+    return content
 
 
 def find(runs: Path) -> Iterator[Record]:
