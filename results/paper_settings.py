@@ -116,8 +116,8 @@ COLUMNS = [
 INTRODUCTION = """# Even-Odd and cMNIST at the paper's selected hyperparameters
 
 Made by `python results/paper_settings.py run --data ROOT`, then `… table`. Mean ± population deviation over
-seeds, in percent. Intervals are 95%: Wilson's for the worst group's accuracy, its samples pooled over seeds; for the
-means (in brackets) from the sampling of test images within every group.
+seeds, in percent. Intervals are 95%: Wilson's for the worst group's accuracy, its samples pooled over seeds;
+for the means (in brackets) from the sampling of test images within every group.
 Epochs and seconds are those of all the run's trainings, as if none were shared.
 """
 
