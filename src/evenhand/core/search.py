@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 
 SEARCHED = 2048  # larger classes are searched on a sample of their rows, in float32
-_SAMPLE = 1024
-_TAIL = 256  # of the sample, the rows farthest from the mean: few rows far out can be a cluster
+_SAMPLE = 2048
+_TAIL = 1024  # of the sample, the rows farthest from the mean: few rows far out can be a cluster
+_TRIED = 32  # cuts tried on all rows
 _STEPS = 300
 _ROUNDS = ((12, 0.02, 4), (8, 0.01, 30))  # in large classes: keep so many, within so much of the best; steps
 
@@ -63,6 +64,7 @@ class Rows:
         # Gains below what the arithmetic can tell are no gains; below what share inertia cannot be told.
         precise = x.dtype == torch.float64
         self.noise, self.tight = self.total * (1e-14 if precise else 1e-6), 1e-6 if precise else 1e-2
+        self.gap = self.norms.amax(1)[:, None, None].sqrt() * (1e-14 if precise else 1e-6)
         self.slack = self.noise + 1e-6 * self.total
 
     def candidates(self, chosen: Tensor) -> Candidates:
@@ -116,15 +118,18 @@ class Rows:
         n, left = self.n[:, :, None], left[..., :-1]
         apart = torch.addcmul(sums[:, :, :-1], left, sums[:, :, -1:] / -n)
         score = apart.square_().div_((n - left).mul_(left).clamp_(min=0.5))
-        score.masked_fill_(p[:, :, 1:] <= p[:, :, :-1], -1)  # equal projections stay together
+        # What rounding alone may part stays together: a cut must lie in a gap that all arithmetic sees.
+        gap = self.gap * torch.linalg.vector_norm(lines, dim=2)[:, :, None]
+        score.masked_fill_(p[:, :, 1:] - p[:, :, :-1] <= gap, -1)
         if self.valid is not None:
             score.masked_fill_(left >= n, -1)
-        first = score.argmax(2, keepdim=True)
+        best, first = score.max(2, keepdim=True)
         odds = torch.logit(left / n, eps=1e-9).expand_as(score)  # so that tails count as far from the middle
         score.masked_fill_((odds - odds.gather(2, first)).abs_() < 0.7, -1)
-        at = torch.cat([first, score.argmax(2, keepdim=True)], 1)
-        p = torch.cat([p, p], 1)
-        return (p.gather(2, at) + p.gather(2, at + 1)) / 2  # between two rows, so that rounding cannot matter
+        other, second = score.max(2, keepdim=True)
+        p, at = torch.cat([p, p], 1), torch.cat([first, second], 1)
+        cut = (p.gather(2, at) + p.gather(2, at + 1)) / 2
+        return cut.masked_fill_(torch.cat([best, other], 1) < 0, torch.inf)
 
     def boundary(self, now: Candidates) -> tuple[Tensor, Tensor]:
         """2 x.s of every row, and Lloyd's threshold for it; see the top of this file."""
@@ -214,10 +219,10 @@ def best_split(rows: Rows, counts: Tensor) -> Tensor:
     lines = torch.cat([lines, lines], 1)
     now = searched.candidates(torch.bmm(lines, searched.transposed) > cuts)
     if not large:
-        now = rows.improve(rows.best(now, 40), 3, thorough=True)
+        now = rows.improve(rows.best(now, _TRIED), 3, thorough=True)
         now = rows.improve(rows.best(now, 12), _STEPS, thorough=True)
         return rows.settle(rows.best(now, 1)).inside[:, 0]
-    order = searched.ranking(now, 40)[:, :, None]
+    order = searched.ranking(now, _TRIED)[:, :, None]
     lines, cuts = lines.gather(1, order.expand(-1, -1, lines.shape[2])), cuts.gather(1, order)
     now = rows.candidates(torch.bmm(lines, rows.transposed) > cuts)
     for keep, within, steps in _ROUNDS:
@@ -245,7 +250,7 @@ def directions(rows: Rows) -> Tensor:
         weighted[:, _TAIL:] *= rows.weight[:, :, None]
     axes, deviation = _principal(x, weighted, min(8, epochs, count))
     signs, mixtures = _mixtures(axes.shape[1])
-    real = deviation > 1e-6 * deviation[:, :1]
+    real = deviation > (1e-6 if x.dtype == torch.float64 else 3e-3) * deviation[:, :1]
     evened = torch.where(real, 1 / deviation.clamp(min=1e-30), 0.0)[:, :, None] * axes
     strongest = (x * weighted).sum(1).topk(min(epochs, 10), 1).indices
     return torch.cat(
