@@ -20,10 +20,11 @@ from torch.nn import functional as F
 from evenhand.core.history import LossHistory
 from evenhand.training.batches import Batches
 from evenhand.training.evaluation import autocast, evaluate, weighted_mean
+from evenhand.training.histories import Histories
 from evenhand.training.objective import Objective, Tap
 from evenhand.training.progress import Silent
 from evenhand.training.recipe import Recipe
-from evenhand.training.store import save_checkpoint, set_aside, write_bytes
+from evenhand.training.store import save_checkpoint, write_bytes
 
 
 class TrainingDiverged(ValueError):
@@ -59,47 +60,6 @@ class Rule:
             return True
         self.waited += 1
         return False
-
-
-@dataclass
-class Histories:
-    """What a recorded training keeps of every epoch, (samples, epochs) each."""
-
-    losses: LossHistory
-    hits: LossHistory
-    val_losses: LossHistory
-
-    @classmethod
-    def open(cls, folder: Path, num_train: int, num_val: int) -> Histories:
-        def history(name: str, num_samples: int, dtype: torch.dtype = torch.float32) -> LossHistory:
-            path = folder / f"{name}.npy"
-            try:
-                return LossHistory(num_samples, path=path, dtype=dtype)
-            except ValueError as error:
-                set_aside(path, error)
-                return LossHistory(num_samples, path=path, dtype=dtype)
-
-        return cls(
-            history("losses", num_train),
-            history("hits", num_train, torch.bool),
-            history("val_losses", num_val),
-        )
-
-    @staticmethod
-    def recorded(folder: Path) -> int:
-        """How many epochs the histories in a folder have; none if one of them is not there or damaged."""
-        epochs: list[int] = []
-        for name in ("losses", "hits", "val_losses"):
-            try:
-                history = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError):
-                return 0
-            epochs.append(int(history.shape[-1]))
-        return min(epochs)
-
-    def truncate(self, epochs: int) -> None:
-        for history in (self.losses, self.hits, self.val_losses):
-            history.truncate(epochs)
 
 
 class Training:

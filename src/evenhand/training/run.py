@@ -20,7 +20,8 @@ from evenhand.training import progress
 from evenhand.training.batches import Batches, Source, Transform
 from evenhand.training.data import Batch, Split, Task, as_input, checksum
 from evenhand.training.evaluation import logits
-from evenhand.training.loop import Histories, Training
+from evenhand.training.histories import Histories
+from evenhand.training.loop import Training
 from evenhand.training.models import make_model
 from evenhand.training.objective import Objective, cross_entropy
 from evenhand.training.recipe import Recipe
