@@ -219,8 +219,8 @@ def best_split(rows: Rows, counts: Tensor) -> Tensor:
     lines = torch.cat([lines, lines], 1)
     now = searched.candidates(torch.bmm(lines, searched.transposed) > cuts)
     if not large:
-        now = rows.improve(rows.best(now, _TRIED), 3, thorough=True)
-        now = rows.improve(rows.best(now, 12), _STEPS, thorough=True)
+        now = rows.improve(rows.best(now, 80), 3, thorough=True)
+        now = rows.improve(rows.best(now, 16), _STEPS, thorough=True)
         return rows.settle(rows.best(now, 1)).inside[:, 0]
     order = searched.ranking(now, _TRIED)[:, :, None]
     lines, cuts = lines.gather(1, order.expand(-1, -1, lines.shape[2])), cuts.gather(1, order)
@@ -279,12 +279,11 @@ def _principal(x: Tensor, weighted: Tensor, count: int) -> tuple[Tensor, Tensor]
 
 @cache
 def _mixtures(count: int) -> tuple[Tensor, Tensor]:
-    """How axes are mixed: all signs of the first three, and fixed weights of all."""
+    """How axes are mixed: all signs of the first three, and fixed weights of all; more where axes are few."""
     signs = itertools.product((0, 1, -1), repeat=min(count, 3))
     one_way = [sign for sign in signs if next((s for s in sign if s), 0) == 1]
-    return torch.tensor(one_way), torch.from_numpy(
-        np.random.default_rng(0).standard_normal((10, 8))[:, :count]
-    )
+    weights = np.random.default_rng(0).standard_normal((48 if count <= 3 else 16, 8))[:, :count]
+    return torch.tensor(one_way), torch.from_numpy(weights)
 
 
 def _choose(take: Tensor, new: Candidates, old: Candidates) -> Candidates:
