@@ -1,0 +1,31 @@
+"""The command line: parses, calls the library, prints. Torch is loaded only by commands that compute."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from evenhand.cli import train, results, data  # isort: skip  # each adds its commands, in this order
+from evenhand.cli.common import app
+
+__all__ = ["app", "data", "main", "results", "train"]
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is said in one line, with exit code 2."""
+    # A method, task or model of the user's own may lie in the current folder; it never hides a library.
+    sys.path.append("")
+    logger = logging.getLogger("evenhand")
+    logger.handlers, logger.propagate = [logging.StreamHandler(sys.stderr)], False
+    logger.setLevel(logging.INFO)
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        typer.echo(f"evenhand: {error}", err=True)
+        sys.exit(2)
+    except SystemExit as end:
+        if end.code == 130:  # what typer makes of Ctrl-C
+            typer.echo("evenhand: interrupted; the same command continues from here", err=True)
+        raise

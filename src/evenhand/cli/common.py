@@ -1,0 +1,71 @@
+"""What all commands share: the program itself, options of one meaning, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from evenhand.training.record import Record
+
+app = typer.Typer(
+    name="evenhand",
+    help="Train classifiers that stay accurate on the groups a dataset under-represents.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+Seed = Annotated[int, typer.Option(help="Initial weights and batch order depend on it.", min=0)]
+Runs = Annotated[Path, typer.Option(help="Where runs are kept; a finished one is never done again.")]
+Data = Annotated[
+    Path | None, typer.Option(help="The folder that holds the datasets.", envvar="EVENHAND_DATA")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Limit = Annotated[int | None, typer.Option(help="At most so many samples of each split.", min=1)]
+
+
+def console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """One run as plain figures, fractions between 0 and 1."""
+    test = record.metrics["test"]
+    found = record.metrics["identification"] or {}
+    return {
+        "task": record.metrics["task"],
+        "method": record.method,
+        "seed": record.seed,
+        **{name: test[name] for name in ("wga", "accuracy_weighted", "accuracy_balanced", "worst_class")},
+        **{name: found.get(name) for name in ("identified", "purity", "share")},
+        "validation_accuracy": record.metrics["val"]["accuracy_weighted"],
+        "seconds": round(record.timing["seconds"], 3),
+        "path": str(record.path),
+    }
+
+
+def print_results(records: list[Record], json_: bool) -> None:
+    rows = [_row(record) for record in records]
+    if json_:
+        typer.echo(json.dumps({"results": rows}, indent=1))
+        return
+    from rich.table import Table
+
+    over = "class" if records[0].metrics["test"]["wga_over"] == "classes" else "group"
+    title = f"{rows[0]['task']}, seed {rows[0]['seed']}: accuracies on the test set"
+    table = Table("method", title=title, title_justify="left")
+    for name in (f"worst {over}", "weighted", "balanced", "identified", "purity", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        names = ("wga", "accuracy_weighted", "accuracy_balanced", "identified", "purity")
+        cells = ["–" if row[name] is None else f"{100 * row[name]:.1f}%" for name in names]
+        table.add_row(row["method"], *cells, f"{row['seconds']:.1f}")
+    console().print(table)

@@ -1,0 +1,113 @@
+"""Training commands: the demo, one run, and what there is to run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, Seed, app, print_results
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs and report.html go.")] = Path("demo"),
+    seed: Seed = 0,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train ERM and TAB on coloured digits and write a page that shows what was found. It takes a minute."""
+    from evenhand import tasks
+    from evenhand.report.page import build
+    from evenhand.training.execute import execute
+    from evenhand.training.progress import choose
+
+    task = tasks.load("digits_even_odd")
+    show = choose(quiet)
+    records = [execute(task, method, seed=seed, runs=out / "runs", show=show) for method in ("erm", "tab")]
+    page = build(records, out / "report.html")
+    print_results(records, json_)
+    if not json_:
+        typer.echo(f"\nOpen {page} to see which samples broke the shortcut.")
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help="A task, such as digits or even_odd:p=0.95.")],
+    method: Annotated[str, typer.Argument(help="A method, such as erm or tab.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=VALUE]...", help="The method's hyperparameters, or recipe fields such as lr."
+        ),
+    ] = None,
+    seed: Seed = 0,
+    runs: Runs = Path("runs"),
+    data: Data = None,
+    device: Device = "auto",
+    epochs: Annotated[int | None, typer.Option(help="At most so many epochs a training.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples a step.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="cnn, resnet18, mobilenet_v2, … or module:function.")
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="pretrained, none, or a weights file.")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")] = None,
+    limit: Limit = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train one method on one task. Killed, it continues when called again; finished, it returns at once."""
+    from evenhand import tasks
+    from evenhand.training.execute import execute
+    from evenhand.training.plugins import parse_assignments
+    from evenhand.training.progress import choose
+
+    options = {"epochs": epochs, "batch_size": batch_size, "model": model, "precision": precision}
+    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    assigned = parse_assignments(settings or [])
+    for name in changes:
+        if name in assigned:
+            raise ValueError(f"{name} is given twice: as {name}={assigned[name]} and as an option")
+    if weights is not None:
+        changes["weights"] = None if weights == "none" else weights
+    loaded = tasks.load(task, data, limit)
+    record = execute(
+        loaded,
+        method,
+        assigned,
+        recipe=loaded.recipe.replace(**changes),
+        seed=seed,
+        runs=runs,
+        device=device,
+        show=choose(quiet),
+    )
+    print_results([record], json_)
+    if not json_:
+        typer.echo(f"\nThe run is in {record.path}; evenhand report --runs {runs} makes a page of it.")
+
+
+@app.command("tasks")
+def list_tasks(json_: Json = False) -> None:
+    """List the tasks, one line each."""
+    from evenhand.tasks import describe
+
+    _print_names(describe(), json_)
+
+
+@app.command("methods")
+def list_methods(json_: Json = False) -> None:
+    """List the methods, one line each."""
+    from evenhand.training.plugins import describe
+
+    _print_names(describe("evenhand.methods", "train"), json_)
+
+
+def _print_names(described: dict[str, str], json_: bool) -> None:
+    if json_:
+        typer.echo(json.dumps(described, indent=1))
+        return
+    width = max(map(len, described))
+    for name, line in described.items():
+        typer.echo(f"{name:{width}}  {line}")
