@@ -278,13 +278,14 @@ class Training:
             losses, correct = evaluate(self.model, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
             if self.histories is not None:
-                self._record(self.histories.val_losses, torch.arange(len(losses)), losses)
+                rows = torch.arange(len(losses))
+                self._record(self.histories.val_losses, rows, losses)
+                self.histories.val_hits.record(rows, correct)
         if self.histories is not None:
             if self.recipe.clean_losses:
                 losses, _ = evaluate(self.model, self.train.plain(), self.recipe)
                 self._record(self.histories.losses, self.train.split.index, losses)
-            for history in (self.histories.losses, self.histories.hits, self.histories.val_losses):
-                history.end_epoch()
+            self.histories.end_epoch()
         self.scheduler.step(loss)
         self.log.append(row)
         self.progress.epoch(row)
