@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,12 +10,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from evenhand import tasks
+from evenhand.bench.grids import PAIR, combinations, grid_of, named
 from evenhand.training import plugins
 
 if TYPE_CHECKING:
     from evenhand.training.data import Task
 
-PAPER = ("erm", "gdro", "tab", "lff", "jtt", "masktune")  # in the order in which their runs begin
+# The paper's methods, in the order in which their runs begin. After ERM and G-DRO, TAB, because it brings the
+# training that it shares with JTT and MaskTune to its end; then LfF, because it shares none and so waits for
+# nobody; MaskTune last, because short runs even out when the workers end.
+PAPER = ("erm", "gdro", "tab", "lff", "jtt", "masktune")
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,7 @@ class Planned:
 
     def words(self) -> str:
         """How a person names the run."""
-        values = [f"{name}={value}" for name, value in self.settings.items()]
-        return " ".join([self.spec, self.method, *values, f"seed {self.seed}"])
+        return " ".join(filter(None, [self.spec, self.method, named(self.settings), f"seed {self.seed}"]))
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, from which `Planned(**values)` is the same run again."""
@@ -65,31 +68,17 @@ def locate(planned: Planned, task: Task, runs: Path, device: str = "auto") -> Pa
     return runs / task.name / planned.method / f"{key_of(identity)}-s{planned.seed}"
 
 
+@functools.cache
 def method_module(method: str) -> ModuleType:
     """The module of a method, ours or a user's own."""
     return plugins.load("evenhand.methods", method, "train")
 
 
+@functools.cache
 def grid(spec: str, method: str) -> dict[str, list[Any]]:
     """The values that a method's search tries on a task: the task's own grid, or else the method's."""
-    own: dict[str, list[Any]] = getattr(method_module(method), "GRID", {})
-    name, _ = tasks.parse(spec)
-    found: dict[str, list[Any]] = getattr(tasks.module(name), "GRIDS", {}).get(method, own)
-    return found
-
-
-def points(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Every combination of a grid's values; an empty grid has one, without settings.
-
-    >>> points({"lr": [1e-3], "weight_decay": [0.0, 1.0]})
-    [{'lr': 0.001, 'weight_decay': 0.0}, {'lr': 0.001, 'weight_decay': 1.0}]
-    """
-    return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
-
-
-def inherits(spec: str, method: str) -> bool:
-    """Whether a method trains with ERM's selected learning rate and weight decay, as it searches neither."""
-    return not {"lr", "weight_decay"} & grid(spec, method).keys()
+    tasks.module(tasks.parse(spec)[0]), method_module(method)  # a user's own modules are loaded by this
+    return grid_of(spec, method) or {}
 
 
 def product(
@@ -99,6 +88,54 @@ def product(
     return [
         Planned(spec, method, settings, seed, dict(changes or {}))
         for method in methods
-        for settings in points(grid(spec, method))
+        for settings in _longest_first(combinations(grid(spec, method)))
         for seed in seeds
     ]
+
+
+def _longest_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """JTT's runs differ a hundredfold: early errors are many, and each is repeated `upweight` times."""
+
+    def size(values: dict[str, Any]) -> float:
+        upweight = values.get("upweight", 0)
+        return upweight / values.get("identifier_epochs", 1) if isinstance(upweight, int) else 0
+
+    return sorted(settings, key=size, reverse=True)  # stable: all others keep the order of their grid
+
+
+@dataclass(frozen=True)
+class Waves:
+    """A task's part of a bench: the runs that can begin, and the methods that wait for ERM's selection."""
+
+    task: Task
+    seeds: tuple[int, ...]
+    changes: dict[str, Any]
+    first: list[Planned]
+    methods: list[str]  # of the second wave
+    notes: list[str]  # what is not, or nevertheless, planned, and why
+
+    def second(self, pair: dict[str, Any]) -> list[Planned]:
+        """The runs of the second wave, with the learning rate and weight decay that were selected for ERM."""
+        return product(self.task.spec, self.methods, self.seeds, {**self.changes, **pair})
+
+
+def waves(task: Task, methods: Sequence[str], seeds: Sequence[int], changes: dict[str, Any]) -> Waves:
+    """Divide a task's runs: methods that search learning rate or weight decay begin, others inherit ERM's."""
+    first, second, notes = [], [], []
+    for method in sorted(dict.fromkeys(methods), key=_rank):
+        if getattr(method_module(method), "NEEDS_GROUPS", False) and task.train.group is None:
+            notes.append(f"{task.spec} has no groups, which {method} needs: not planned")
+        elif method == "erm" or set(PAIR) & grid(task.spec, method).keys():
+            first.append(method)
+        else:
+            second.append(method)
+    if second and "erm" not in first:
+        first.insert(0, "erm")
+        notes.append(f"{task.spec}: {', '.join(second)} inherit from erm, so its grid is planned too")
+    planned = product(task.spec, first, seeds, changes)
+    return Waves(task, tuple(seeds), dict(changes), planned, second, notes)
+
+
+def _rank(method: str) -> tuple[bool, int]:
+    """The paper's methods in its order; before them what resembles TAB in having nothing to search."""
+    return (method in PAPER[3:], PAPER.index(method) if method in PAPER else len(PAPER))

@@ -98,3 +98,15 @@ def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
         finally:
             file.truncate(0)
             fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def claimed(folder: Path) -> bool:
+    """Whether another process, or another claim of this one, holds the folder now."""
+    try:
+        with (folder / "claim").open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False  # closing the file has given the lock up again
