@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "LossHistory": "evenhand.core.history",
+    "LossSummary": "evenhand.core.summary",
     "partition": "evenhand.core.partition",
     "Partition": "evenhand.core.partition",
     "rebalance": "evenhand.core.rebalance",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from evenhand.core.partition import partition as partition
     from evenhand.core.rebalance import rebalance as rebalance
     from evenhand.core.rebalance import sample_weights as sample_weights
+    from evenhand.core.summary import LossSummary as LossSummary
     from evenhand.core.sampler import BalancedSampler as BalancedSampler
     from evenhand.integrations.torch import indexed as indexed
     from evenhand.training.data import Split as Split
