@@ -138,17 +138,16 @@ class Recorder:
             )
         self._seen.append((where.clone(), values.float()))
 
-    def end_epoch(self) -> bool:
-        """Close the epoch in all processes; where none has recorded anything, give False and do nothing."""
+    def end_epoch(self) -> None:
+        """Close the epoch in all processes; where none has recorded anything, nothing happens."""
         index, losses = self._gathered()
         self._seen = []
         if len(index) == 0:
-            return False
+            return
         if self._writes():
             self.history.record(index, losses)
             self.history.end_epoch()
         self._follow()
-        return True
 
     def truncate(self, num_epochs: int) -> None:
         """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
