@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from evenhand.bench.agenda import Agenda
-from evenhand.bench.grids import rule
 from evenhand.bench.plan import PAPER, method_module
-from evenhand.bench.select import gather, scores, select, task_names, test_scores
+from evenhand.bench.result import Result, result
+from evenhand.bench.select import gather, task_names
 from evenhand.bench.show import progress
 from evenhand.bench.work import load
-from evenhand.core.metrics import mean_model_selection, price_of_unawareness
 from evenhand.training.record import Record
 
 
@@ -36,19 +33,26 @@ class Row:
 
 def results(records: Sequence[Record]) -> list[Row]:
     """One row for every task and method that has records."""
-    rows = []
-    for name in task_names(records):
-        bench = gather(records, name)
-        for method in sorted(bench.methods, key=lambda name: PAPER.index(name) if name in PAPER else 99):
-            found = bench.candidates(method)
-            by = scores(found, rule(method))
-            chosen, wga = select(found, rule(method)), test_scores(found)
-            own = np.array([record.metrics["test"]["wga"] for record in chosen.records.values()])
-            mms = mean_model_selection(wga).mean
-            price = price_of_unawareness(by, wga).mean if (wga > 0).any() else None
-            row = Row(name, method, chosen.name, len(own), own.mean(), own.std(), price, mms, len(found))
-            rows.append(row)
-    return rows
+    return [
+        _row(name, result(bench, method))
+        for name in task_names(records)
+        for bench in [gather(records, name)]
+        for method in sorted(bench.methods, key=lambda method: PAPER.index(method) if method in PAPER else 99)
+    ]
+
+
+def _row(task: str, found: Result) -> Row:
+    return Row(
+        task=task,
+        method=found.method,
+        selected=found.selected.name,
+        seeds=len(found.seeds),
+        wga=found.wga.mean,
+        wga_deviation=found.wga.deviation,
+        pou=None if found.pou is None else found.pou.mean,
+        mms=found.mms.mean,
+        candidates=found.num_candidates,
+    )
 
 
 def results_table(rows: Sequence[Row]) -> Any:
@@ -57,14 +61,15 @@ def results_table(rows: Sequence[Row]) -> Any:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
-    for name in ("task", "method", "selected"):
-        table.add_column(name, overflow="fold")
-    for name in ("WGA", "seeds", "PoU", "MMS", "candidates"):
+    for name in ("task", "method"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("selected")
+    for name in ("WGA", "seeds", "PoU", "MMS"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         wga = f"{100 * row.wga:.1f} ± {100 * row.wga_deviation:.1f}"
         price = "–" if row.pou is None else f"{row.pou:.3f}"
-        figures = (wga, str(row.seeds), price, f"{100 * row.mms:.1f}", str(row.candidates))
+        figures = (wga, str(row.seeds), price, f"{100 * row.mms:.1f}")
         table.add_row(row.task, row.method, row.selected or "–", *figures)
     return table
 
