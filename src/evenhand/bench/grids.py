@@ -69,10 +69,10 @@ def _module(name: str, package: str, function: str) -> ModuleType | None:
     """A plug-in named by a record. Records may be anybody's: a dotted path is never imported for one."""
     if "." in name:
         return sys.modules.get(name)
-    package = f"evenhand.{package}"
-    return plugins.load(package, name, function) if name in _names(package, function) else None
+    return _ours(name, f"evenhand.{package}", function)
 
 
-@functools.cache
-def _names(package: str, function: str) -> frozenset[str]:
-    return frozenset(plugins.describe(package, function))
+@functools.cache  # asked for every record of a bench
+def _ours(name: str, package: str, function: str) -> ModuleType | None:
+    known = name in plugins.describe(package, function)
+    return plugins.load(package, name, function) if known else None

@@ -1,4 +1,4 @@
-"""What the paper's figures need to be run: `needs` lists runs, `searches` the methods whose grids they show."""
+"""What figures need to be run: `needs` lists runs, `searches` the methods whose grids they show."""
 
 from __future__ import annotations
 

@@ -64,6 +64,33 @@ def table(
 
 
 @app.command()
+def figure(
+    name: Annotated[str | None, typer.Argument(help="Which figure; --list shows them.")] = None,
+    runs: Sources = HERE,
+    task: Tasks = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The .svg, .png or .pdf to write; NAME.svg if none.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Say which figures there are.")] = False,
+) -> None:
+    """Draw one of the paper's figures from records."""
+    from evenhand.bench.needs import FIGURES, check
+
+    if list_:
+        for each, what in FIGURES.items():
+            typer.echo(f"{each:12} {what}")
+        return
+    if name is None:
+        raise ValueError(f"name a figure: {', '.join(FIGURES)}; --list says what they show")
+    check(name)
+    from evenhand.report import plots
+
+    file = _file(out or Path(f"{name}.svg"))
+    plots.check_form(file)  # before anything is drawn
+    typer.echo(plots.save(plots.draw(name, _records(runs), task or ()), file))
+
+
+@app.command()
 def report(
     folders: Annotated[
         list[Path] | None,
