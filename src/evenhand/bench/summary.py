@@ -95,7 +95,6 @@ def estimates(agenda: Agenda) -> list[Estimate]:
     for (spec, method), counts in progress(agenda).items():
         own = [one for one in planned if (one.spec, one.method) == (spec, method)]
         seeds = len({one.seed for one in own})
-        # Changes of the recipe may differ between runs that a figure needs.
         recipe, left = load(spec, agenda.place.data).recipe, sum(counts.values()) - counts["done"]
         epochs = max(recipe.replace(**one.changes).epochs for one in own)
         module = method_module(method)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +15,7 @@ from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, app, con
 
 if TYPE_CHECKING:
     from evenhand.bench.agenda import Agenda
+    from evenhand.bench.work import Place
 
 
 @app.command()
@@ -32,8 +35,9 @@ def bench(
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster; one of its own if none.")] = None,
     device: Device = "auto",
     figure: Annotated[
-        str | None, typer.Option(help="Run what this figure needs, instead of the grids.")
+        str | None, typer.Option(help="Run what this figure needs, on even_odd if no task is named.")
     ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Another way to name a task.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     limit: Limit = None,
     epochs: Annotated[int | None, typer.Option(help="At most so many epochs a training.", min=1)] = None,
@@ -53,7 +57,9 @@ def bench(
         raise ValueError(f"engine must be local or ray, got {engine!r}")
     place = Place(runs.absolute(), data and data.absolute(), device)
     changes = {} if epochs is None else {"epochs": epochs}
-    agenda = _agenda(place, tasks or [], methods, seeds, figure, limit, changes)
+    agenda = _agenda(
+        place, _tasks([*(tasks or []), *(task or [])], figure, limit), methods, _seeds(seeds), figure, changes
+    )
     if dry_run:
         _print_plan(agenda, json_)
         return
@@ -73,28 +79,38 @@ def bench(
 
 
 def _agenda(
-    place: Any,
+    place: Place,
     tasks: list[str],
     methods: str | None,
-    seeds: str,
+    seeds: list[int],
     figure: str | None,
-    limit: int | None,
     changes: dict[str, Any],
 ) -> Agenda:
+    """What is asked for: every method's grid, or the runs and grids that a figure shows."""
     from evenhand.bench.agenda import Agenda
+    from evenhand.bench.needs import needs, searches
     from evenhand.bench.plan import PAPER, waves
     from evenhand.bench.work import load
 
     agenda = Agenda(place)
-    names = PAPER if methods is None else [name for name in methods.split(",") if name]
-    numbers = _seeds(seeds)
-    if not tasks:
-        raise ValueError("name at least one task, such as: evenhand bench digits_even_odd digits")
-    if limit is not None:
-        tasks = [f"{spec}{',' if ':' in spec else ':'}limit={limit}" for spec in tasks]
-    loaded = [load(spec, place.data) for spec in dict.fromkeys(tasks)]
-    agenda.add_waves([waves(task, names, numbers, changes) for task in loaded])
+    names: Sequence[str] = PAPER if methods is None else [name for name in methods.split(",") if name]
+    if figure is not None:
+        if methods is not None:
+            raise ValueError("--figure says which methods are run; leave --methods out")
+        planned = [one for task in tasks for one in needs(figure, task, seeds)]
+        agenda.add(dataclasses.replace(one, changes={**one.changes, **changes}) for one in planned)
+        names = searches(figure)
+    if names:
+        loaded = [load(spec, place.data) for spec in dict.fromkeys(tasks)]
+        agenda.add_waves([waves(task, names, seeds, changes) for task in loaded])
     return agenda
+
+
+def _tasks(given: list[str], figure: str | None, limit: int | None) -> list[str]:
+    if not given and figure is None:
+        raise ValueError("name at least one task, such as: evenhand bench digits_even_odd digits")
+    specs = given or ["even_odd"]
+    return specs if limit is None else [f"{spec}{',' if ':' in spec else ':'}limit={limit}" for spec in specs]
 
 
 def _seeds(text: str) -> list[int]:
@@ -104,7 +120,7 @@ def _seeds(text: str) -> list[int]:
     return list(dict.fromkeys(map(int, numbers)))
 
 
-def _engine(name: str, jobs: int, place: Any, address: str | None) -> Any:
+def _engine(name: str, jobs: int, place: Place, address: str | None) -> Any:
     if name == "local":
         from evenhand.bench.local import Local
 
