@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
 import evenhand
 from evenhand import tasks
-from evenhand.report import commands, comparison, curves, findings, story
+from evenhand.report import commands, comparison, curves, document, findings, story
 from evenhand.report.comparison import Groups, Row
 from evenhand.report.curves import Curves
 from evenhand.report.figures import Chart
 from evenhand.report.findings import Findings
 from evenhand.report.story import Story
 from evenhand.report.study import Study, studies
-from evenhand.report.words import count
 from evenhand.training.data import Task
 from evenhand.training.record import Record
 from evenhand.training.store import write_bytes
@@ -101,9 +95,9 @@ def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
     """The page as text."""
     found = studies(records)
     views = [_view(study, f"s{i}", load_task, THUMBNAILS // len(found)) for i, study in enumerate(found)]
-    style, script = (_resource(name) for name in ("page.css", "page.js"))
+    style, script = (document.resource(name) for name in ("page.css", "page.js"))
     return (
-        _environment()
+        document.environment()
         .get_template("page.html")
         .render(
             views=views,
@@ -111,7 +105,7 @@ def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
             data={chart.name: chart.data for view in views for chart in view.charts},
             style=Markup(style),
             script=Markup(script),
-            policy=_policy(style, script),
+            policy=document.policy(style, script),
             version=evenhand.__version__,
         )
     )
@@ -159,30 +153,4 @@ def _done(study: Study, record: Record, task: Task | None) -> Done:
             **config.get("hyperparameters", {}),
         },
         versions=dict(config.get("versions", {})),
-    )
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("evenhand.report"),
-        autoescape=True,  # names come from data: whatever they hold stays text
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["count"] = count
-    return environment
-
-
-def _resource(name: str) -> str:
-    return (resources.files("evenhand.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """A content policy under which nothing is fetched, and only our own script and style count."""
-    digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (style, script)]
-    return (
-        "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"style-src 'sha256-{digests[0]}'; script-src 'sha256-{digests[1]}'"
     )
