@@ -72,7 +72,7 @@ def bench(
         content = {"results": summary.as_json(rows), "failed": failed, "left": agenda.left()}
         typer.echo(json.dumps({**content, "notes": agenda.notes}, indent=1))
     else:
-        console().print(summary.results_table(rows))
+        _print_table(summary.results_table(rows))
     _say_what_is_missing(agenda, runs)
     if failures:
         raise typer.Exit(1)
@@ -137,7 +137,7 @@ def _print_plan(agenda: Agenda, json_: bool) -> None:
     if json_:
         typer.echo(json.dumps({"plan": summary.as_json(lines), "notes": agenda.notes}, indent=1))
         return
-    console().print(summary.estimates_table(lines))
+    _print_table(summary.estimates_table(lines))
     typer.echo(
         "An epoch is one pass over the task's training samples; trainings stop early, so these are bounds."
     )
@@ -146,6 +146,13 @@ def _print_plan(agenda: Agenda, json_: bool) -> None:
         notes.append("the second wave waits for erm's selection, so which of its runs are done is not known")
     for note in dict.fromkeys([*notes, *agenda.notes]):
         typer.echo(f"- {note}")
+
+
+def _print_table(table: Any) -> None:
+    out = console()
+    if not out.is_terminal:  # a file has no width that a table must fit
+        out.width = 120
+    out.print(table)
 
 
 def _say_what_is_missing(agenda: Agenda, runs: Path) -> None:
