@@ -109,7 +109,7 @@ def _class_lines(audit: Audit) -> list[ClassLine]:
     """All classes, the strongest evidence first."""
     samples, num_classes = audit.samples, len(audit.class_names)
     labels, triage = np.asarray(samples.labels), np.asarray(samples.triage)
-    counts = [
+    totals, minority, late, mislabelled = (
         np.bincount(labels[chosen], minlength=num_classes).tolist()
         for chosen in (
             slice(None),
@@ -117,9 +117,9 @@ def _class_lines(audit: Audit) -> list[ClassLine]:
             triage == "minority",
             triage == "mislabelled",
         )
-    ]
+    )
     lines = [
-        ClassLine(i, audit.class_names[i], *(each[i] for each in counts), verdict=audit.verdicts[i])
+        ClassLine(i, audit.class_names[i], totals[i], minority[i], late[i], mislabelled[i], audit.verdicts[i])
         for i in range(num_classes)
     ]
     return sorted(lines, key=lambda line: (-line.verdict.strength, line.position))

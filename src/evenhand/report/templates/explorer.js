@@ -45,7 +45,7 @@
     curvesPlot.draw(shown);
     mapPlot.draw(shown);
     overlay(null);
-    if (chosen !== null) drawSpark(chosen);
+    if (chosen !== null) drawOwn(chosen);
   };
   const say = () => {
     find(".shown").textContent = `${shown.length === size ? "All" : `${number.format(shown.length)} of`} ${counted(size, "sample")}, ${number.format(marks.size)} marked`;

@@ -162,7 +162,7 @@
       whole.replaceChildren(values);
     }
     dressMark();
-    drawSpark(i);
+    drawOwn(i);
   };
   const dressMark = () => {
     const button = find(".mark-this", detail), marked = chosen !== null && marks.has(chosen);

@@ -211,8 +211,8 @@
 
   // The chosen sample's own curve, over the bands of its whole class.
   const classBands = new Map();
-  const drawSpark = i => {
-    const canvas = find("#spark-plot .base"), label = labels[i];
+  const drawOwn = i => {
+    const canvas = find("#own-plot .base"), label = labels[i];
     if (!classBands.has(label)) {
       const members = Uint32Array.from({ length: size }, (_, k) => k).filter(k => labels[k] === label);
       classBands.set(label, parts(members).map(quantiles));
