@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,21 +36,13 @@ class Ray:
     def __enter__(self) -> Ray:
         if not self._ray.is_initialized():
             local = {} if self._address else {"num_cpus": self.jobs, "include_dashboard": False}
-            # A user's own methods and tasks are found where this process finds them.
-            paths = ":".join(path for path in sys.path if path)
-            environment = {"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}}
-            self._ray.init(
-                address=self._address,
-                runtime_env=environment,
-                log_to_driver=False,
-                logging_level="error",
-                **local,
-            )
+            self._ray.init(address=self._address, log_to_driver=False, logging_level="error", **local)
             self._own = True
         resources = self._ray.cluster_resources()
         gpus = 0 if self.place.device == "cpu" else int(resources.get("GPU", 0))
         self._slots = gpus * self.jobs if gpus else max(int(resources.get("CPU", 1)), 1)
-        share = {"num_gpus": 1 / self.jobs, "num_cpus": 0} if gpus else {"num_cpus": 1}
+        part = math.floor(10_000 / self.jobs) / 10_000  # Ray counts in ten-thousandths
+        share = {"num_gpus": part, "num_cpus": 0} if gpus else {"num_cpus": 1}
         # max_calls=0: a worker is kept for the next run also on a GPU, since starting torch takes long.
         self._task = self._ray.remote(max_retries=RETRIES, max_calls=0, **share)(_task)
         return self
@@ -67,7 +60,8 @@ class Ray:
 
     def submit(self, planned: Planned, path: Path) -> None:
         """Begin a run."""
-        self._running[self._task.remote(to_json(planned, path, self.place))] = path
+        order = to_json(planned, path, self.place)
+        self._running[self._task.remote(order, [folder or str(Path.cwd()) for folder in sys.path])] = path
 
     def wait(self, timeout: float) -> list[Outcome]:
         """What has ended, waiting at most so long for something to end."""
@@ -82,5 +76,7 @@ class Ray:
         return outcome
 
 
-def _task(order: dict[str, Any]) -> Outcome:
+def _task(order: dict[str, Any], folders: list[str]) -> Outcome:
+    # A user's own methods and tasks are found where they are on the machine that began the bench.
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
     return work(*from_json(order))
