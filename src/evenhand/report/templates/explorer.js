@@ -210,7 +210,7 @@
   apply();
   let before = innerWidth;
   addEventListener("resize", later(() => {
-    redraw();
+    measure();
     reveal();
     if (innerWidth !== before) { before = innerWidth; drawPlots(); }
   }, 100));
