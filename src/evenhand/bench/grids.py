@@ -57,7 +57,19 @@ def task_recipe(spec: str) -> Recipe | None:
 
 def task_module(spec: str) -> ModuleType | None:
     """The task's module, if it is one of ours or is already loaded."""
-    return _module(tasks.parse(spec)[0], "tasks", "load")
+    return _module(parse(spec)[0], "tasks", "load")
+
+
+def parse(spec: str) -> tuple[str, dict[str, str]]:
+    """A task's name and options as a record gives them; what cannot be read is all name.
+
+    >>> parse("even_odd:p=0.9"), parse("own: task")
+    (('even_odd', {'p': '0.9'}), ('own: task', {}))
+    """
+    try:
+        return tasks.parse(spec)
+    except ValueError:
+        return spec, {}
 
 
 def method_module(name: str) -> ModuleType | None:

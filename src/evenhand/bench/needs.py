@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evenhand import tasks
-from evenhand.bench.grids import task_module
+from evenhand.bench.grids import parse, task_module
 from evenhand.bench.plan import Planned
 from evenhand.training.plugins import keywords
 
@@ -80,9 +80,10 @@ def swept(task: str) -> list[str]:
 
 def base(spec: str) -> tuple[tuple[str, frozenset[tuple[str, str]]], float | None]:
     """A task without its p, and its p: what runs of one sweep have in common, and what sets them apart."""
-    name, options = tasks.parse(spec)
+    name, options = parse(spec)
     module = task_module(name)
     default = keywords(module.load).get("p") if module is not None else None
+    options = dict(options)
     p = options.pop("p", None)
     strength = float(p) if p is not None else None if default is None else float(default)
     return (name, frozenset(options.items())), strength

@@ -234,7 +234,7 @@ def task_names(records: Iterable[Record]) -> list[str]:
 
 def base_recipe(record: Record) -> dict[str, Any]:
     """A run's recipe without what the grids set and what never changes a result."""
-    full = {**dataclasses.asdict(Recipe()), **record.config["full_recipe"]}
+    full = _full_recipe(record)
     return {name: value for name, value in full.items() if name not in (*PAIR, "compile")}
 
 
@@ -292,7 +292,13 @@ def _settings(record: Record, grid: dict[str, list[Any]] | None) -> tuple[Settin
 
 
 def _pair(record: Record) -> Settings:
-    return {name: record.config["full_recipe"][name] for name in PAIR}
+    full = _full_recipe(record)
+    return {name: full[name] for name in PAIR}
+
+
+def _full_recipe(record: Record) -> dict[str, Any]:
+    given = record.config.get("full_recipe") or record.config.get("recipe", {})
+    return {**dataclasses.asdict(Recipe()), **given}
 
 
 def _sets_pair(grid: Mapping[str, Any] | None) -> bool:

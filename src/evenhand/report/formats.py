@@ -91,21 +91,18 @@ def terminal(table: Table) -> Iterator[Any]:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    kept = table.filled()
-    heads = [i for i in kept if not _host(table, i, kept)]
+    stacks = table.stacks()
     for section in table.sections:
-        grid = Grid(
-            title=" · ".join(part for part in (table.title, section.name) if part), title_justify="left"
-        )
-        for i in heads:
+        title = " · ".join(part for part in (table.title, section.name) if part)
+        grid = Grid(title=title, title_justify="left")
+        for i, under in stacks:
             head = table.columns[i]
-            names = [table.columns[j].name for j in kept if _host(table, j, kept) == head.name]
             header = Text(head.name)
-            for name in names:  # "WGA, paper" stands under "WGA", so "paper" says it
-                header.append("\n" + name.removeprefix(f"{head.name}, "), style="dim")
+            for j in under:  # "WGA, paper" stands under "WGA", so "paper" says it
+                header.append("\n" + table.columns[j].name.removeprefix(f"{head.name}, "), style="dim")
             grid.add_column(header, justify="left" if head.text else "right", overflow="fold")
         for row in section.rows:
-            grid.add_row(*(_stacked(table, row, i, kept) for i in heads))
+            grid.add_row(*(_stacked([row[i], *(row[j] for j in under)]) for i, under in stacks))
         yield grid
         yield from (Text(f"  {note}", style="dim") for note in section.notes)
     yield from (Text(note, style="dim") for note in table.notes)
@@ -131,19 +128,11 @@ def _object(columns: tuple[Column, ...], row: Row) -> dict[str, Any]:
     return {**{column.name: cell.value for column, cell in zip(columns, row, strict=True)}, "best": best}
 
 
-def _host(table: Table, position: int, kept: list[int]) -> str:
-    """The column under which this one stands, if that is shown."""
-    below = table.columns[position].below
-    return below if below in {table.columns[i].name for i in kept} else ""
-
-
-def _stacked(table: Table, row: Row, position: int, kept: list[int]) -> Any:
+def _stacked(cells: list[Cell]) -> Any:
     from rich.text import Text
 
-    head = table.columns[position].name
-    under = [row[j] for j in kept if _host(table, j, kept) == head]
-    text = Text(row[position].text, style="bold" if row[position].best else "")
-    for cell in under:
+    text = Text(cells[0].text, style="bold" if cells[0].best else "")
+    for cell in cells[1:]:
         text.append("\n" + cell.text, style="dim")
     return text
 

@@ -10,7 +10,8 @@ from markupsafe import Markup
 
 import evenhand
 from evenhand import tasks
-from evenhand.report import commands, comparison, curves, document, findings, story
+from evenhand.report import benchpage, commands, comparison, curves, document, findings, story
+from evenhand.report.benchpage import MethodRuns
 from evenhand.report.comparison import Groups, Row
 from evenhand.report.curves import Curves
 from evenhand.report.figures import Chart
@@ -50,6 +51,7 @@ class View:
     trainings: list[Curves]
     more_trainings: int
     runs: list[Done]
+    many: list[MethodRuns]  # all runs in short, where there are many
 
     @property
     def charts(self) -> Iterator[Chart]:
@@ -101,7 +103,8 @@ def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
         .get_template("page.html")
         .render(
             views=views,
-            num_runs=sum(len(view.runs) for view in views),
+            bench=benchpage.view(records) if any(map(benchpage.is_bench, found)) else None,
+            num_runs=sum(len(study.records) for study in found),
             data={chart.name: chart.data for view in views for chart in view.charts},
             style=Markup(style),
             script=Markup(script),
@@ -111,7 +114,8 @@ def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
     )
 
 
-def _view(study: Study, name: str, load_task: TaskLoader, budget: int) -> View:
+def _view(whole: Study, name: str, load_task: TaskLoader, budget: int) -> View:
+    study = benchpage.selected(whole)
     shown = study.found or study.records[0]
     task, no_samples = _task(shown, load_task)
     drawn, more = curves.curves(study, name)
@@ -126,6 +130,7 @@ def _view(study: Study, name: str, load_task: TaskLoader, budget: int) -> View:
         trainings=drawn,
         more_trainings=more,
         runs=[_done(study, record, task) for record in study.records],
+        many=benchpage.all_runs(whole, lambda record: commands.command(record, task)),
     )
 
 

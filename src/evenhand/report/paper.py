@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from evenhand import tasks
+from evenhand.bench.grids import parse
 from evenhand.core.metrics import Mean
 
 METHODS = ("gdro", "erm", "lff", "jtt", "masktune", "tab")  # in the order of its Table 1
@@ -31,7 +31,7 @@ def counterpart(spec: str) -> tuple[str | None, str]:
     >>> counterpart("even_odd:p=0.5")
     (None, '')
     """
-    name, options = tasks.parse(spec)
+    name, options = parse(spec)
     if name not in TASKS or options.keys() - SAME:
         return None, ""
     given = ", ".join(f"{key}={value}" for key, value in options.items())

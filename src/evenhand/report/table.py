@@ -56,6 +56,13 @@ class Table:
         rows = [row for section in self.sections for row in section.rows]
         return [i for i in range(len(self.columns)) if not rows or any(row[i].text for row in rows)]
 
+    def stacks(self) -> list[tuple[int, list[int]]]:
+        """Where width counts: the columns that head a stack, each with those that stand below it."""
+        kept = self.filled()
+        names = {self.columns[i].name for i in kept}
+        heads = [i for i in kept if self.columns[i].below not in names]
+        return [(i, [j for j in kept if self.columns[j].below == self.columns[i].name]) for i in heads]
+
     def cell(self, section: str, row: str, column: str) -> Cell:
         """The cell of a row, which is named by its first cell."""
         position = [each.name for each in self.columns].index(column)

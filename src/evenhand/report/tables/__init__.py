@@ -52,12 +52,13 @@ def make(
 
 
 def make_benches(records: Sequence[Record], wanted: Sequence[str]) -> list[Bench]:
-    """The records of every task; the paper's tasks first, in its order."""
+    """The records of every task, the paper's in its order; last those at another p or size."""
     names = list(wanted) or task_names(records)
     benches = {bench.task: bench for bench in (gather(records, name) for name in names)}
 
-    def place(bench: Bench) -> tuple[int, str]:
+    def place(bench: Bench) -> tuple[bool, int, str]:
         name = bench.spec.partition(":")[0]
-        return paper.TASKS.index(name) if name in paper.TASKS else len(paper.TASKS), bench.spec
+        position = paper.TASKS.index(name) if name in paper.TASKS else len(paper.TASKS)
+        return name in paper.TASKS and paper.counterpart(bench.spec)[0] is None, position, bench.spec
 
     return sorted(benches.values(), key=place)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evenhand import tasks
-from evenhand.bench.grids import combinations, method_module, task_module
+from evenhand.bench.grids import combinations, method_module, parse, task_module
 from evenhand.bench.result import mean_of, result
 from evenhand.bench.select import Bench, rule
 from evenhand.core.metrics import Mean
@@ -99,7 +98,7 @@ def _one(bench: Bench, by: str | None, failed: Sequence[Failure]) -> Section:
     for i, column in enumerate(ONE[2:], start=2):
         if column.name != "95% interval":
             mark_best(free, i, lowest=column.name.startswith("PoU"))
-    begun = [name for name in methods if _begun(bench, name)]
+    begun = [name for name in methods if _begun(bench, name) and rule(name) == "accuracy"]
     said = (
         [f"PoU and MMS need more than the one candidate that is there of {listed(begun)}."] if begun else []
     )
@@ -224,7 +223,7 @@ def conflicting_share(record: Record) -> float | None:
 
 def _by_construction(spec: str) -> float | None:
     """1 - p, where the task says how many samples carry their class's own colour."""
-    name, options = tasks.parse(spec)
+    name, options = parse(spec)
     module = task_module(name)
     p = options.get("p") or (keywords(module.load).get("p") if module else None)
     return None if p is None else 1 - float(p)
