@@ -7,10 +7,10 @@ import sys
 
 import typer
 
-from evenhand.cli import train, bench, results, data, apply  # isort: skip  # each adds its commands
+from evenhand.cli import train, audit, bench, results, data, apply  # isort: skip  # each adds its commands
 from evenhand.cli.common import app
 
-__all__ = ["app", "apply", "bench", "data", "main", "results", "train"]
+__all__ = ["app", "apply", "audit", "bench", "data", "main", "results", "train"]
 
 
 def main() -> None:
