@@ -167,7 +167,7 @@
         context.fillText(tickText(value), at, h - AREA.bottom + 14);
       }
       context.textAlign = "right";
-      context.fillText("mean loss, first half of training →", scale.x(1), h - 6);
+      context.fillText("geometric mean loss, first half of training →", scale.x(1), h - 6);
       context.textAlign = "left";
       context.fillText("↑ second half", scale.x(0) + 6, scale.y(254) + 8);
       const kinds = [[], [], []];
