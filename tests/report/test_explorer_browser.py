@@ -334,6 +334,26 @@ def test_everything_can_be_done_with_the_keyboard_alone(reader: Reader, page: Pa
     assert not reader.one("#detail").is_displayed() and reader.one(":focus").get_attribute("id") == "list"
 
 
+def test_whatever_takes_the_focus_has_a_name_for_a_screen_reader(reader: Reader, page: Path) -> None:
+    reader.open(page)
+    reader.one(".item").click()
+    reader.tell("Accessibility.enable")
+    nodes = reader.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    reader.tell("Accessibility.disable")
+    focusable = [
+        node
+        for node in nodes
+        if not node["ignored"]
+        and any(each["name"] == "focusable" and each["value"]["value"] for each in node.get("properties", []))
+    ]
+    assert len(focusable) > 15
+    nameless = [node for node in focusable if not node.get("name", {}).get("value")]
+    # Main and the explorer take the focus from a skip link only; the page itself is named by its title.
+    assert [node["role"]["value"] for node in nameless if node["role"]["value"] != "main"] == []
+    roles = {node["role"]["value"] for node in nodes if not node["ignored"]}
+    assert {"listbox", "option", "search", "status", "navigation", "complementary", "image"} <= roles
+
+
 @pytest.mark.parametrize("kind", ["pictures", "texts", "rows"])
 def test_attacks_in_names_paths_and_texts_do_nothing(reader: Reader, tmp_path: Path, kind: str) -> None:
     page = explorer.write(tmp_path / "report.html", hostile_audit(kind))

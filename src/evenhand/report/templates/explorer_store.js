@@ -99,7 +99,7 @@
   // A cell of a CSV file: quoted where needed, and never a formula, which a spreadsheet would run.
   const cell = value => {
     let text = String(value);
-    if (typeof value === "string" && /^[\s]*[=+\-@\t\r\n|%]/.test(text)) text = `'${text}`;
+    if (typeof value === "string" && /^\s*[=+\-@|%＝＋－＠]|^[\t\r\n]/.test(text)) text = `'${text}`;
     return /[",\r\n']/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   const csv = chosen => {
