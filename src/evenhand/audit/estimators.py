@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from evenhand.audit.evidence import PARTS, Evidence, balanced_without, folds
-from evenhand.core.partition import partition
+from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance
-from evenhand.integrations.sklearn_histories import losses_of, training_of
+from evenhand.integrations.sklearn_histories import losses_of, softmax, training_of
 from evenhand.tasks import table
-from evenhand.tasks.own import TRAIN, Own
+from evenhand.tasks.own import Own
 
 FOLDS = 4
 ROUNDS, EPOCHS = 100, 30
+LEAVES = 8  # of a tree: large trees learn exceptions by heart, so that late samples do not stand out
 
 Make = Callable[[], Any]  # a fresh estimator
 
@@ -26,27 +27,13 @@ def evidence(data: Own, *, seed: int, epochs: int | None, own: Make | None = Non
     """Train on a table or on texts: the baseline, the balanced model, and one model for each fold."""
     begun = time.monotonic()
     transformer, make, name = _plan(data, seed, epochs, own)
-    raw: Any = np.array(data.texts, dtype=object) if data.kind == "text" else data.frame
-    rows = {part: data.rows(number) for number, part in enumerate(PARTS)}
-    pick = (lambda r: raw[r]) if data.kind == "text" else (lambda r: raw.iloc[r])
-    train_raw = pick(rows["train"])
-    if data.kind == "text":
-        table.fitted_words(transformer, list(train_raw))
-    else:
-        transformer.fit(train_raw)
-    x = {part: transformer.transform(pick(rows[part])) for part in PARTS}
-    y = {part: data.y[rows[part]] for part in PARTS}
+    x, y, rows = _numbers(data, transformer)
     names = np.array(data.class_names)
     baseline, histories = _recorded(make(), x, y, names, epochs, seed)
     parts = partition(histories["losses"], y["train"])
     balanced_rows = rebalance(parts, seed=seed)
     balanced = _fitted(make(), x["train"], y["train"], np.asarray(balanced_rows), names, epochs, seed)
-    unseen = np.zeros((len(y["train"]), len(names)), dtype=np.float32)
-    fold = folds(parts, FOLDS)
-    for number in range(FOLDS):
-        chosen = balanced_without(parts, np.flatnonzero(fold != number))
-        model = _fitted(make(), x["train"], y["train"], chosen, names, epochs, seed)
-        unseen[fold == number] = _probabilities(model, x["train"][fold == number], names)
+    unseen = _unseen(make, x["train"], y["train"], parts, names, epochs, seed)
     models = {"baseline": baseline, "balanced": balanced}
     guesses = {
         key: {part: _probabilities(model, x[part], names).argmax(1) for part in PARTS}
@@ -74,6 +61,37 @@ def evidence(data: Own, *, seed: int, epochs: int | None, own: Make | None = Non
     )
 
 
+def _numbers(
+    data: Own, transformer: Any
+) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Inputs, labels and row numbers of every part; the transformer learns from the training part alone."""
+    rows = {part: data.rows(number) for number, part in enumerate(PARTS)}
+    raw: dict[str, Any] = {part: _pick(data, rows[part]) for part in PARTS}
+    if data.kind == "text":
+        table.fitted_words(transformer, raw["train"])
+    else:
+        transformer.fit(raw["train"])
+    x = {part: transformer.transform(raw[part]) for part in PARTS}
+    return x, {part: data.y[rows[part]] for part in PARTS}, rows
+
+
+def _pick(data: Own, rows: np.ndarray) -> Any:
+    return [data.texts[row] for row in rows] if data.kind == "text" else data.frame.iloc[rows]
+
+
+def _unseen(
+    make: Make, x: Any, y: np.ndarray, parts: Partition, names: np.ndarray, epochs: int | None, seed: int
+) -> np.ndarray:
+    """Probabilities of every training sample by a balanced model that has not seen it, (samples, classes)."""
+    unseen = np.zeros((len(y), len(names)), dtype=np.float32)
+    fold = folds(parts, FOLDS)
+    for number in range(FOLDS):
+        chosen = balanced_without(parts, np.flatnonzero(fold != number))
+        model = _fitted(make(), x, y, chosen, names, epochs, seed)
+        unseen[fold == number] = _probabilities(model, x[fold == number], names)
+    return unseen
+
+
 def _plan(data: Own, seed: int, epochs: int | None, own: Make | None) -> tuple[Any, Make, str]:
     """What turns samples into numbers, what makes a fresh estimator, and what it is called."""
     from sklearn.ensemble import HistGradientBoostingClassifier
@@ -97,7 +115,11 @@ def _plan(data: Own, seed: int, epochs: int | None, own: Make | None) -> tuple[A
 
     def boosting() -> Any:
         return HistGradientBoostingClassifier(
-            max_iter=epochs or ROUNDS, early_stopping=False, categorical_features=mask, random_state=seed
+            max_iter=epochs or ROUNDS,
+            max_leaf_nodes=LEAVES,
+            early_stopping=False,
+            categorical_features=mask,
+            random_state=seed,
         )
 
     return _codes(data.frame), boosting, "gradient boosting"
@@ -164,8 +186,6 @@ def _probabilities(model: Any, x: Any, names: np.ndarray) -> np.ndarray:
     if hasattr(model, "predict_proba"):
         given = np.asarray(model.predict_proba(x))
     else:
-        from evenhand.integrations.sklearn_histories import softmax
-
         given = softmax(np.asarray(model.decision_function(x)))
     result = np.zeros((len(given), len(names)), dtype=np.float32)
     result[:, np.searchsorted(names, model.classes_)] = given
@@ -174,12 +194,9 @@ def _probabilities(model: Any, x: Any, names: np.ndarray) -> np.ndarray:
 
 def _joblib(transformer: Any, model: Any) -> bytes:
     """A scikit-learn pipeline for the user's own programs; evenhand itself never reads it back."""
-    import joblib
+    import joblib  # type: ignore[import-untyped]
     from sklearn.pipeline import make_pipeline
 
     buffer = io.BytesIO()
     joblib.dump(make_pipeline(transformer, model), buffer)
     return buffer.getvalue()
-
-
-__all__ = ["FOLDS", "TRAIN", "evidence"]

@@ -114,8 +114,8 @@ def image_task(
     if found is None:
         if model is not None and ":" not in model and model != "cnn":
             raise ValueError(
-                f"the pretrained weights of {model} are not here; set $EVENHAND_WEIGHTS to the folder that holds "
-                "them, or use --model cnn, which needs none"
+                f"the pretrained weights of {model} are not here; set $EVENHAND_WEIGHTS to the folder "
+                "that holds them, or use --model cnn, which needs none"
             )
         task = folder.task(data, size=size or _own_size(data.files[0]), name="images")
         return dataclasses.replace(task, recipe=task.recipe.replace(model=model or "cnn")), None
@@ -200,7 +200,7 @@ class Backbone:
         write_bytes(file, buffer.getvalue())
 
     def whole(self, head: Mapping[str, Tensor]) -> bytes:
-        """The complete network with a trained last layer, in torchvision's names; the scaling is folded in."""
+        """The complete network with a trained last layer, in torchvision's names, the scaling folded in."""
         weight = head["1.weight"] / self.std
         state = {name: value.detach().clone().contiguous() for name, value in self.model.state_dict().items()}
         state[f"{self.head}.weight"] = weight.contiguous()

@@ -106,7 +106,7 @@ def _judged(source: str, data: Own, found: Evidence, task: Task | None, seed: in
         data=data,
         evidence=found,
         verdict=verdict,
-        triage=sort_out(found),
+        triage=sort_out(found, verdict),
         models=side_by_side(found),
         ship=recommend(found, verdict),
         task=task,
@@ -131,8 +131,8 @@ def read(
     if path.is_dir():
         if any((label, text, image, group)):
             raise ValueError(
-                "--label, --text, --image and --group name columns of a table, but DATA is a folder, whose classes "
-                "are its folders; to give groups, list the images in a table"
+                "--label, --text, --image and --group name columns of a table, but DATA is a folder, "
+                "whose classes are its folders; to give groups, list the images in a table"
             )
         return folder.listing(path), None
     if not path.exists():

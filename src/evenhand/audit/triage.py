@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenhand.audit.evidence import Evidence
+from evenhand.audit.evidence import Evidence, late_samples
+from evenhand.audit.verdict import FLOOR, Verdict, humps
 
 OFTEN = 3  # times forgotten
+CONTRADICTED = 0.1  # at most this probability for the given label, by a model that has not seen the sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,13 +45,38 @@ def course(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return learned.astype(np.int64), forgotten.astype(np.int64)
 
 
-def sort_out(found: Evidence) -> Triage:
-    """Two lists: learned late, and confirmed or not by a balanced model that has not seen the sample."""
+def sort_out(found: Evidence, verdict: Verdict) -> Triage:
+    """Two lists: late samples that are a minority, and late or never learned ones whose label is doubtful.
+
+    Where wrong labels explain most late samples, those that no unseen model gets right are taken for
+    mislabelled, and the rest is split once more, since wrong labels may have hidden a minority. Elsewhere a
+    sample must be contradicted with confidence, and be wrong even for the model that was shown it again and
+    again. Where nothing stands apart there is no minority to list.
+    """
+    y = found.y["train"]
     learned, forgotten = course(found.hits)
-    agrees = found.unseen.argmax(1) == found.y["train"]
+    confidence = found.unseen[np.arange(len(y)), y]
+    contradicted = found.unseen.argmax(1) != y
+    if not verdict.doubts:
+        contradicted &= (confidence < CONTRADICTED) & (found.balanced["train"] != y)
     late = found.late
-    stubborn = ((learned < 0) | (forgotten >= OFTEN)) & (found.baseline["train"] != found.y["train"])
-    verdict = np.full(len(late), "", dtype="<U12")
-    verdict[late & agrees] = "minority"
-    verdict[(late | stubborn) & ~agrees] = "mislabelled"
-    return Triage(verdict, learned, forgotten)
+    stubborn = ((learned < 0) | (forgotten >= OFTEN)) & (found.baseline["train"] != y)
+    mislabelled = (late | stubborn) & contradicted
+    if verdict.doubts and verdict.advice != "leave it":
+        late = late | _hidden(found, ~mislabelled)
+    lists = np.full(len(y), "", dtype="<U12")
+    if verdict.advice != "leave it":
+        lists[late] = "minority"
+    lists[mislabelled] = "mislabelled"
+    return Triage(lists, learned, forgotten)
+
+
+def _hidden(found: Evidence, kept: np.ndarray) -> np.ndarray:
+    """Late samples of a second split, without those set aside; only in classes where they stand apart."""
+    rows = np.flatnonzero(kept)
+    parts, gaps = humps(found.losses[rows], found.y["train"][rows])
+    again = late_samples(parts, found.losses[rows])
+    apart = gaps[np.searchsorted(parts.classes, parts.labels)] >= FLOOR
+    late = np.zeros(len(kept), dtype=bool)
+    late[rows[again & apart]] = True
+    return late

@@ -1,4 +1,4 @@
-"""The verdict: how clearly a class's loss histories fall into two, against what one spread of difficulty gives.
+"""The verdict: do a class's loss histories fall into two, or do its samples differ in difficulty only?
 
 A class whose samples differ only in difficulty has one hump of loss histories. Two-means cuts it all the
 same, and the cut explains 64% of the variance along its own axis if the hump is normal, 75% if it is flat.
@@ -17,9 +17,10 @@ from evenhand.core.metrics import wilson_interval
 from evenhand.core.partition import Partition, partition
 
 CLIP = 3.0  # losses above so many times chance count as that: a few outliers must not make a hump
-FLOOR, BASE, SPREAD = 0.77, 0.70, 2.3  # the threshold: max(FLOOR, BASE + SPREAD / sqrt(samples))
+FLOOR, CLASS_FLOOR = 0.77, 0.85  # of the mean over classes, and of one class by itself
+BASE, SPREAD = 0.70, 2.3  # few samples need more: BASE + SPREAD / sqrt(samples)
 FEWEST = 3  # samples of a class that may be called a minority
-MOST_UNCONFIRMED = 0.40  # below this share of confirmed late samples, wrong labels explain them better
+MOST_UNCONFIRMED = 0.35  # below this share of confirmed late samples, wrong labels explain them better
 ENOUGH = 20  # late samples, to judge that share
 TOLERATED = 0.03  # validation accuracy that a better worst group may cost
 
@@ -47,16 +48,17 @@ class Verdict:
     threshold: float
     late: int
     confirmed: int  # late samples that a balanced model gets right without having seen them
+    doubts: tuple[str, ...]  # signs of wrong labels among the late samples
     classes: tuple[ClassVerdict, ...]
 
 
-def threshold(samples: int) -> float:
+def threshold(samples: int, floor: float = FLOOR) -> float:
     """The gap that one hump of so many samples hardly ever exceeds.
 
     >>> round(threshold(100), 2), threshold(5000)
     (0.93, 0.77)
     """
-    return float(max(FLOOR, min(BASE + SPREAD / max(samples, 1) ** 0.5, 1.0)))
+    return float(max(floor, min(BASE + SPREAD / max(samples, 1) ** 0.5, 1.0)))
 
 
 def class_gaps(parts: Partition) -> np.ndarray:
@@ -93,49 +95,49 @@ def judge(found: Evidence) -> Verdict:
     strength = float(np.average(gaps, weights=weights)) if weights.any() else 0.0
     needed = threshold(len(found.losses))
     clear = [each for each in classes if each.clear]
-    late_rows = found.late
     agrees = found.unseen.argmax(1) == found.y["train"]
-    confirmed, total = int((agrees & late_rows).sum()), int(late_rows.sum())
-    reasons: list[str] = []
+    confirmed, total = int((agrees & found.late).sum()), int(found.late.sum())
+    unconfirmed, harm = _unconfirmed(confirmed, total), _harm(found)
     if strength >= needed:
-        reasons.append(
-            f"late samples stand apart in most classes (strength {strength:.2f}, threshold {needed:.2f})"
-        )
+        reason = f"late samples stand apart in most classes (strength {strength:.2f}, threshold {needed:.2f})"
     elif len(clear) >= max(1, len(classes) / 20):
         names = ", ".join(each.name for each in clear[:5])
-        reasons.append(f"late samples stand apart in {len(clear)} of {len(classes)} classes: {names}")
-    if not reasons:
-        reasons.append(
-            f"differences in difficulty explain the loss histories (strength {strength:.2f}, threshold {needed:.2f})"
+        reason = f"late samples stand apart in {len(clear)} of {len(classes)} classes: {names}"
+    else:
+        figures = f"strength {strength:.2f}, threshold {needed:.2f}"
+        reason = f"differences in difficulty explain the loss histories ({figures})"
+        return Verdict(
+            "leave it", (reason, *unconfirmed), strength, needed, total, confirmed, unconfirmed, classes
         )
-        return Verdict("leave it", tuple(reasons), strength, needed, total, confirmed, classes)
-    doubts = _doubts(found, confirmed, total)
+    doubts = (*unconfirmed, *harm)
     advice = "look first" if doubts else "retrain"
-    return Verdict(advice, (*reasons, *doubts), strength, needed, total, confirmed, classes)
+    return Verdict(advice, (reason, *doubts), strength, needed, total, confirmed, doubts, classes)
 
 
 def _class(name: str, samples: int, late: int, gap: float) -> ClassVerdict:
-    needed = threshold(samples)
+    needed = threshold(samples, CLASS_FLOOR)
     clear = gap >= needed and late >= FEWEST
     words = "clear" if clear else "weak" if gap >= FLOOR and late >= FEWEST else "none"
     return ClassVerdict(name, samples, late, gap, needed, clear, words)
 
 
-def _doubts(found: Evidence, confirmed: int, late: int) -> list[str]:
-    """Why the late samples may not be a minority that retraining helps."""
-    doubts = []
-    if late >= ENOUGH and wilson_interval(confirmed, late)[1] < MOST_UNCONFIRMED:
-        doubts.append(
-            f"but only {confirmed} of {late} late samples are classified right by a balanced model that has not "
-            "seen them: wrong labels explain the rest better than a minority; see the second list"
-        )
+def _unconfirmed(confirmed: int, late: int) -> tuple[str, ...]:
+    """Wrong labels: no model that has not seen the late samples gets them right."""
+    if late < ENOUGH or wilson_interval(confirmed, late)[1] >= MOST_UNCONFIRMED:
+        return ()
+    return (
+        f"only {confirmed} of {late} late samples are classified right by a balanced model that has not seen "
+        "them: wrong labels explain the rest better than a minority",
+    )
+
+
+def _harm(found: Evidence) -> tuple[str, ...]:
+    """What was repeated teaches the wrong thing: accuracy falls."""
     change, error = paired_change(found.baseline["val"], found.balanced["val"], found.y["val"])
-    if change < -TOLERATED and change < -2 * error:
-        doubts.append(
-            f"but the balanced model loses {-100 * change:.1f} points of validation accuracy: "
-            "what was repeated does not generalise"
-        )
-    return doubts
+    if change >= -TOLERATED or change >= -2 * error:
+        return ()
+    lost = f"{-100 * change:.1f} points of validation accuracy"
+    return (f"the balanced model loses {lost}: what was repeated does not generalise",)
 
 
 def paired_change(before: np.ndarray, after: np.ndarray, y: np.ndarray) -> tuple[float, float]:

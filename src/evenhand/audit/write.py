@@ -17,8 +17,8 @@ from evenhand.integrations.files import csv_bytes
 from evenhand.training.store import write_bytes, write_json
 
 HEADER = (
-    "id", "split", "label", "predicted_baseline", "predicted_balanced", "pseudo_group", "margin", "first_loss",
-    "last_loss", "mean_loss", "epoch_learned", "times_forgotten", "confidence_unseen", "triage",
+    "id", "split", "label", "predicted_baseline", "predicted_balanced", "pseudo_group", "margin",
+    "first_loss", "last_loss", "mean_loss", "epoch_learned", "times_forgotten", "confidence_unseen", "triage",
 )  # fmt: skip
 
 

@@ -75,7 +75,10 @@ def _nothing(folder: Path) -> str:
     loose = len(images_under(folder))
     expected = f"expected one folder for each class, with images in it ({', '.join(SUFFIXES)})"
     if loose:
-        return f"{expected}, but the {loose} images of {folder} lie in no class folder; sort them into folders, or give a table with --image and --label"
+        return (
+            f"{expected}, but the {loose} images of {folder} lie in no class folder; sort them into folders, "
+            "or give a table with --image and --label"
+        )
     return f"{expected}, but {folder} holds no images"
 
 

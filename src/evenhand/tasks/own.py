@@ -71,7 +71,8 @@ def classes_of(labels: Sequence[str], what: str) -> tuple[np.ndarray, tuple[str,
     >>> y[:3].tolist(), names
     ([0, 1, 0], ('cat', 'dog'))
     """
-    names, y, counts = np.unique(np.array(labels, dtype=str), return_inverse=True, return_counts=True)
+    found, y, counts = np.unique(np.array(labels, dtype=str), return_inverse=True, return_counts=True)
+    names: list[str] = found.tolist()
     if len(names) < 2:
         seen = f"one, {names[0]!r}" if len(names) else "none"
         raise ValueError(
@@ -89,7 +90,7 @@ def classes_of(labels: Sequence[str], what: str) -> tuple[np.ndarray, tuple[str,
             f"{int((counts < LEAST).sum())} of its {len(names)}: {', '.join(rare)}; "
             "add samples, merge rare classes or leave them out"
         )
-    return y.reshape(-1).astype(np.int64), tuple(names.tolist())
+    return y.reshape(-1).astype(np.int64), tuple(names)
 
 
 def divided(y: np.ndarray) -> np.ndarray:

@@ -61,8 +61,7 @@ def listing(
         raise ValueError("give --text or --image, not both: one of them is what the model sees")
     notes: list[str] = []
     here = frame[label].notna()
-    if image is None and text is None:
-        _check_not_continuous(frame.loc[here, label], label, file)
+    _check_not_continuous(frame.loc[here, label], label, file)
     if not here.all():
         notes.append(f"{int((~here).sum()):,} rows without a label were left out")
         frame = frame[here]
@@ -147,8 +146,9 @@ def _check_not_continuous(labels: Any, column: str, file: Path) -> None:
     broken = values[np.isfinite(values) & (values != np.round(values))]
     if len(broken):
         raise ValueError(
-            f"expected classes in the column {column!r} of {file}, but it holds quantities such as {broken[0]:g} "
-            f"({len(np.unique(values)):,} different ones); evenhand does not do regression: cut them into classes"
+            f"expected classes in the column {column!r} of {file}, but it holds quantities such as "
+            f"{broken[0]:g} ({len(np.unique(values)):,} different ones); evenhand does not do regression: "
+            "cut them into classes"
         )
 
 
@@ -178,7 +178,7 @@ def _files(paths: list[str], table: Path, column: str) -> list[Path]:
     if absent:
         raise ValueError(
             f"expected an image for every row, but {len(absent):,} of {len(files):,} paths in the column "
-            f"{column!r} lead nowhere, the first being {absent[0]}; paths are taken from the table's own folder"
+            f"{column!r} lead nowhere, the first being {absent[0]}; paths start at the table's own folder"
         )
     return files
 
@@ -218,7 +218,7 @@ def cleaned(frame: Any, notes: list[str]) -> Any:
     missing = int(result.isna().to_numpy().sum())
     if missing:
         notes.append(
-            f"{missing:,} of {result.size:,} feature values are missing; they are treated as a value of their own"
+            f"{missing:,} of {result.size:,} feature values are missing; missing is a value of its own"
         )
     return result
 
@@ -259,7 +259,7 @@ def fitted_words(vectorizer: Any, texts: list[str]) -> Any:
         return vectorizer.fit_transform(texts)
     except ValueError as error:
         raise ValueError(
-            f"expected texts that share words, but no word occurs in two of the {len(texts):,} training texts "
+            f"expected texts that share words, but no word is in two of the {len(texts):,} training texts "
             f"({error}); is it the right column?"
         ) from error
 
