@@ -58,8 +58,12 @@ def run(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train one method on one task. Killed, it continues when called again; finished, it returns at once."""
+    """Train one method on one task. Killed, it continues when called again; finished, it returns at once.
+
+    Several processes train together when torchrun starts them: torchrun --nproc-per-node=2 -m evenhand run …
+    """
     from evenhand import tasks
+    from evenhand.core import ranks
     from evenhand.training.execute import execute
     from evenhand.training.plugins import parse_assignments
     from evenhand.training.progress import choose
@@ -83,6 +87,8 @@ def run(
         device=device,
         show=choose(quiet),
     )
+    if not ranks.first():
+        return
     print_results([record], json_)
     if not json_:
         typer.echo(f"\nThe run is in {record.path}; evenhand report --runs {runs} makes a page of it.")

@@ -23,10 +23,14 @@ _PATIENCE = timedelta(days=7)
 _messages: Any = None  # carries what lies on the CPU, whatever the GPUs talk through
 
 
+def launched() -> bool:
+    """Whether torchrun, or whatever sets the same variables, has started this process as one of several."""
+    return all(name in os.environ for name in _ENVIRONMENT) and int(os.environ["WORLD_SIZE"]) > 1
+
+
 def join(*, gpu: bool) -> None:
-    """Meet the other ranks, where torchrun has started several and nobody has joined them yet."""
-    expected = all(name in os.environ for name in _ENVIRONMENT) and int(os.environ["WORLD_SIZE"]) > 1
-    if expected and dist.is_available() and not dist.is_initialized():
+    """Meet the other ranks, where several were launched and nobody has joined them yet."""
+    if launched() and dist.is_available() and not dist.is_initialized():
         dist.init_process_group("nccl" if gpu else "gloo", timeout=_PATIENCE)
 
 
@@ -50,7 +54,7 @@ def number() -> int:
 
 def local_number() -> int:
     """Which of the ranks on its machine this process is: the number of its GPU."""
-    return int(os.environ.get("LOCAL_RANK", number()))
+    return int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
 
 
 def first() -> bool:
@@ -88,6 +92,14 @@ def add_parts(values: Tensor) -> Tensor:
             if end > start:
                 dist.reduce(values[start:end], rank, group=_group(values))
     return values[slice(*part(len(values)))]
+
+
+def copy_from_first(values: Tensor) -> None:
+    """Overwrite the values by the first rank's."""
+    if count() > 1:
+        dense = values.contiguous()
+        dist.broadcast(dense, 0, group=_group(values))
+        values.copy_(dense)
 
 
 def from_first(compute: Callable[[], T]) -> T:
