@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -26,28 +24,13 @@ from evenhand.training.histories import Histories
 from evenhand.training.objective import Objective, Tap
 from evenhand.training.progress import Silent
 from evenhand.training.recipe import Recipe
+from evenhand.training.seeding import seed_epoch
 from evenhand.training.stopping import Rule
 from evenhand.training.store import save_checkpoint, write_bytes
 
 
 class TrainingDiverged(ValueError):
     """The training loss is no longer a finite number: the settings or the inputs must change."""
-
-
-def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple[int, torch.Generator]:
-    """Seed torch's global generator and make one for the device, as a function of (seed, stage, epoch).
-
-    This is the only place that seeds global state. Since nothing random outlives an epoch, a training
-    that continues from a checkpoint needs no stored generator states. The number, from which the order of
-    the samples follows, is the same for all ranks; the generators, for augmentation and dropout, are not.
-    """
-    digest = hashlib.sha256(f"{seed}/{stage}/{epoch}".encode()).digest()
-    number = int.from_bytes(digest[:7], "little")
-    own = number + ranks.number()
-    torch.manual_seed(own)
-    random.seed(own)  # for datasets that augment with these two
-    np.random.seed(own % 2**32)  # noqa: NPY002
-    return number, torch.Generator(device).manual_seed(own)
 
 
 class Training:
@@ -167,7 +150,7 @@ class Training:
         """Train until the rule `stop` has fired, or for `stop` epochs in all."""
         limit = stop if isinstance(stop, int) else self.recipe.epochs
         sync.copy_from_first(self.model)
-        self._tap = Tap(self.model, self._compiled(), sync.slice_size(self.train.batch_size))
+        self._tap = Tap(self.model, self._compiled(), self._full_slice())
         self.progress.start(
             self.stage, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)
         )
@@ -221,27 +204,33 @@ class Training:
             self.objective.train()
         total, hits = torch.zeros(2, dtype=torch.float64, device=self.device)
         sizes = batch_sizes(len(order), self.train.batch_size)
-        rows, own_sizes, copies = sync.slices(order, sizes)
-        batches = zip(self.train(rows, generator, own_sizes), sizes, copies, strict=True)
-        for batch, size, times in batches:
-            counted = len(batch.y) / times  # of the batch's samples, those that this rank answers for
-            self.optimizer.zero_grad(set_to_none=True)
+        rows, slices = sync.slices(order, sizes, self.recipe.slices)
+        batches = self.train(rows, generator, [piece.length for piece in slices])
+        self.optimizer.zero_grad(set_to_none=True)
+        for batch, piece in zip(batches, slices, strict=True):
             with autocast(self.recipe, self.device):
                 loss = self.objective(self._tap, batch)
-            sync.backward(loss, counted / size, self._parameters())
-            self.optimizer.step()
+            (loss * piece.share).backward()  # type: ignore[no-untyped-call]
+            if piece.last:
+                self._update(piece.batch)
             with torch.no_grad():
                 correct = self._tap.logits.argmax(1) == batch.y
-                total += loss.detach() * counted
-                hits += correct.sum() / times
+                total += loss.detach() * (piece.length / piece.copies)
+                hits += correct.sum() / piece.copies
                 if self.histories is not None:
                     if not self.recipe.clean_losses:
                         losses = F.cross_entropy(self._tap.logits.float(), batch.y, reduction="none")
                         self._record(self.histories.losses, batch.index, losses)
                     self.histories.hits.record(batch.index, correct)
-            self.progress.advance(size)
         total, hits = ranks.add(torch.stack([total, hits]))
         self._end_epoch(total.item() / len(order), hits.item() / len(order))
+
+    def _update(self, num_samples: int) -> None:
+        """The step that follows the last slice of a batch."""
+        sync.add_gradients(self._parameters())
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.progress.advance(num_samples)
 
     def _record(self, history: LossHistory, index: Tensor, losses: Tensor) -> None:
         try:
@@ -291,6 +280,11 @@ class Training:
         self.scheduler.step(row["loss"])
         self.log.append(row)
         self.progress.epoch(row)
+
+    def _full_slice(self) -> int:
+        """How many samples this rank computes at a time of a full batch."""
+        size = self.train.batch_size
+        return sync.slices(torch.arange(size), [size], self.recipe.slices)[1][0].length
 
     def _compiled(self) -> Callable[[Tensor], Tensor]:
         # Not a matter of the epochs that are left: a continued training must do the same arithmetic.

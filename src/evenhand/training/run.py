@@ -191,7 +191,7 @@ class Run:
             recorded=record or shared,
         )
         folder = self._stage_folder(plan)
-        sync.check_stage(stage, folder.name, plan.objective)
+        sync.check_stage(stage, folder.name, plan.objective, plan.recipe.slices)
         if self._used.setdefault(folder, (objective, transform)) != (objective, transform):
             raise ValueError(f"stage {stage!r} is used twice with another objective or transform; name each")
         with claim_together(folder):

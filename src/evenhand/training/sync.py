@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,29 +14,36 @@ from torch.nn import functional as F
 from evenhand.core import ranks
 
 
-def slices(order: Tensor, sizes: list[int]) -> tuple[Tensor, list[int], list[int]]:
-    """This rank's slice of every batch: its rows, how many they are, and how many ranks compute the same.
+class Slice(NamedTuple):
+    """A rank's piece of one batch."""
 
-    The slices of a batch are contiguous and as equal as can be. A batch with fewer samples than there are
-    ranks is computed whole by every one, since not every model takes an empty batch.
+    length: int  # how many samples it has
+    batch: int  # how many the whole batch has
+    copies: int  # how many ranks compute this same piece
+    last: bool  # the update follows it
+
+    @property
+    def share(self) -> float:
+        """The part of the batch that it stands for."""
+        return self.length / self.batch / self.copies
+
+
+def slices(order: Tensor, sizes: list[int], num: int = 1) -> tuple[Tensor, list[Slice]]:
+    """This rank's pieces of every batch, and their rows one after another.
+
+    A batch is cut into `num` contiguous pieces, or one for each rank, as equal as can be. One with fewer
+    samples than pieces is computed whole by every rank, since not every model takes an empty batch.
     """
-    pieces, copies, start = [], [], 0
+    num = max(num, ranks.count())
+    pieces, rows, start = [], [order[:0]], 0
     for size in sizes:
-        begin, end = _own(size)
-        pieces.append(order[start + begin : start + end])
-        copies.append(ranks.count() if size < ranks.count() else 1)
+        whole, (begin, end) = size < num, ranks.part(num)
+        cuts = [0, size] if whole else [size * k // num for k in range(begin, end + 1)]
+        for first, after in pairwise(cuts):
+            rows.append(order[start + first : start + after])
+            pieces.append(Slice(after - first, size, ranks.count() if whole else 1, after == cuts[-1]))
         start += size
-    return torch.cat([order[:0], *pieces]), [len(piece) for piece in pieces], copies
-
-
-def slice_size(batch_size: int) -> int:
-    """How many samples this rank computes of a full batch."""
-    begin, end = _own(batch_size)
-    return end - begin
-
-
-def _own(size: int) -> tuple[int, int]:
-    return (0, size) if size < ranks.count() else ranks.part(size)
+    return torch.cat(rows), pieces
 
 
 def dealt(sizes: list[int]) -> tuple[slice, slice]:
@@ -44,7 +52,7 @@ def dealt(sizes: list[int]) -> tuple[slice, slice]:
     An evaluated batch is never cut, so every sample's output has the same bits as in a single process.
     Where there are fewer batches than ranks, all ranks evaluate everything.
     """
-    first, last = _own(len(sizes))
+    first, last = (0, len(sizes)) if len(sizes) < ranks.count() else ranks.part(len(sizes))
     return slice(first, last), slice(sum(sizes[:first]), sum(sizes[:last]))
 
 
@@ -57,13 +65,12 @@ def gathered(outputs: Tensor, rows: slice, size: int) -> Tensor:
     return ranks.add(whole)
 
 
-def backward(loss: Tensor, share: float, parameters: Iterable[nn.Parameter]) -> None:
-    """Make the whole batch's gradients from each rank's own loss and the share of the batch that it is of."""
-    (loss * share).backward()  # type: ignore[no-untyped-call]
+def add_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Sum every parameter's gradient over the ranks, in one exchange."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if ranks.count() == 1 or not gradients:
         return
-    total = ranks.add(torch.cat([gradient.reshape(-1) for gradient in gradients]))  # one exchange for all
+    total = ranks.add(torch.cat([gradient.reshape(-1) for gradient in gradients]))
     start = 0
     for gradient in gradients:
         end = start + gradient.numel()
@@ -77,16 +84,21 @@ def copy_from_first(module: nn.Module) -> None:
         ranks.copy_from_first(value)
 
 
-def check_stage(stage: str, folder: str, objective: Any) -> None:
-    """Refuse what several ranks cannot train together."""
-    if ranks.count() == 1:
+def check_stage(stage: str, folder: str, objective: Any, num_slices: int) -> None:
+    """Refuse what cannot be trained in slices, or by several ranks together."""
+    if max(ranks.count(), num_slices) == 1:
         return
+    if num_slices > 1 and num_slices % ranks.count():
+        raise ValueError(
+            f"slices must be 1 or a multiple of the number of ranks, {ranks.count()}, got {num_slices}"
+        )
     if isinstance(objective, nn.Module) and any(
         True for _ in (*objective.parameters(), *objective.buffers())
     ):
         raise ValueError(
             f"the objective {type(objective).__name__} keeps something from batch to batch, so it must see "
-            f"whole batches, but {ranks.count()} ranks would each see a slice; run it without torchrun"
+            f"whole batches, but they are cut into {max(ranks.count(), num_slices)} slices; "
+            "run it without torchrun and with slices=1"
         )
     expected = ranks.from_first(lambda: folder)
     if folder != expected:
