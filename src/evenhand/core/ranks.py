@@ -18,7 +18,9 @@ from torch import Tensor
 T = TypeVar("T")
 
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
-# The first rank may have to wait for another run's claim. A rank that dies is torchrun's to notice.
+_MEETING = timedelta(minutes=30)  # to find each other, and for GPUs to answer
+# Messages wait longer: the first rank may have to wait for another run to give a folder free. That a rank has
+# died is torchrun's to notice.
 _PATIENCE = timedelta(days=7)
 _messages: Any = None  # carries what lies on the CPU, whatever the GPUs talk through
 
@@ -31,7 +33,7 @@ def launched() -> bool:
 def join(*, gpu: bool) -> None:
     """Meet the other ranks, where several were launched and nobody has joined them yet."""
     if launched() and dist.is_available() and not dist.is_initialized():
-        dist.init_process_group("nccl" if gpu else "gloo", timeout=_PATIENCE)
+        dist.init_process_group("nccl" if gpu else "gloo", timeout=_MEETING)
 
 
 def leave() -> None:
