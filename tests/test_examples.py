@@ -30,6 +30,28 @@ def test_one_call(tmp_path: Path) -> None:
     assert type(result.model) is type(result.baseline)
 
 
+def test_boosting_table() -> None:
+    result = load("boosting_table").main()
+    assert result["after"] > result["before"] + 0.2
+
+
+def test_torch_loader() -> None:
+    worst = load("torch_loader").main()
+    assert worst["tab"] > worst["erm"] + 0.1
+
+
+def test_lightning_loop() -> None:
+    pytest.importorskip("lightning", reason="needs evenhand[lightning]")
+    worst = load("lightning_loop").main()
+    assert worst["tab"] > worst["erm"] + 0.1
+
+
+def test_transformers_trainer() -> None:
+    pytest.importorskip("transformers", reason="needs evenhand[transformers]")
+    worst = load("transformers_trainer").main()
+    assert worst["tab"] > worst["erm"] + 0.1
+
+
 def test_every_example_is_tested() -> None:
     source = Path(__file__).read_text()
     for path in EXAMPLES.glob("*.py"):

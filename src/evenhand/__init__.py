@@ -9,10 +9,13 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "LossHistory": "evenhand.core.history",
+    "LossSummary": "evenhand.core.summary",
     "partition": "evenhand.core.partition",
     "Partition": "evenhand.core.partition",
     "rebalance": "evenhand.core.rebalance",
     "sample_weights": "evenhand.core.rebalance",
+    "BalancedSampler": "evenhand.core.sampler",
+    "indexed": "evenhand.integrations.torch",
     "worst_group_accuracy": "evenhand.core.metrics",
     "price_of_unawareness": "evenhand.core.metrics",
     "mean_model_selection": "evenhand.core.metrics",
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
     from evenhand.core.partition import partition as partition
     from evenhand.core.rebalance import rebalance as rebalance
     from evenhand.core.rebalance import sample_weights as sample_weights
+    from evenhand.core.summary import LossSummary as LossSummary
+    from evenhand.core.sampler import BalancedSampler as BalancedSampler
+    from evenhand.integrations.torch import indexed as indexed
     from evenhand.training.data import Split as Split
     from evenhand.training.data import Task as Task
     from evenhand.training.execute import execute as execute

@@ -95,7 +95,7 @@ def test_other_clusterings_can_be_used() -> None:
 @pytest.mark.parametrize(
     "losses, labels, message",
     [
-        ([1.0, 2.0], [0, 1], r"losses must be shaped \(samples, epochs\), got \(2,\)"),
+        ([[[1.0]], [[2.0]]], [0, 1], r"losses must be shaped \(samples, epochs\), got \(2, 1, 1\)"),
         (np.zeros((2, 0)), [0, 1], "at least one sample and one epoch"),
         ([[1.0], [np.nan]], [0, 1], "losses must be finite, got nan for sample 1 in epoch 0"),
         ([[1.0], [2.0]], [0], "one row per sample, got 2 and 1"),

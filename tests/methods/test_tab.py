@@ -121,6 +121,16 @@ def test_balanced_epochs_draw_from_the_training_set(tmp_path: Path, monkeypatch)
     assert not same_weights(model, tab.train(make_run(small_task(), tmp_path / "other")))
 
 
+@pytest.mark.parametrize("summary", ["loss", "error"])
+def test_a_summary_splits_the_means_of_the_histories(tmp_path: Path, summary: str) -> None:
+    run = make_run(small_task(), tmp_path)
+    tab.train(run, summary=summary)
+    losses = np.asarray(run.stages["erm"].losses, dtype=np.float64)
+    means = (losses if summary == "loss" else 1 - np.exp(-losses)).mean(axis=1)
+    wanted = partition(means.astype(np.float32), run.train.y)
+    np.testing.assert_array_equal(run.partition.minority, wanted.minority)
+
+
 # -- eta -------------------------------------------------------------------------------------------------
 
 

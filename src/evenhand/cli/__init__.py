@@ -8,10 +8,10 @@ import sys
 
 import typer
 
-from evenhand.cli import train, results, data  # isort: skip  # each adds its commands, in this order
+from evenhand.cli import train, audit, bench, results, data, apply  # isort: skip  # each adds its commands
 from evenhand.cli.common import app
 
-__all__ = ["app", "data", "main", "results", "train"]
+__all__ = ["app", "apply", "audit", "bench", "data", "main", "results", "train"]
 
 
 def main() -> None:

@@ -1,13 +1,93 @@
-"""Commands that read records: the page, the tables, the figures."""
+"""Commands that read records: the tables, the figures, the page."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenhand.cli.common import Data, Runs, app
+from evenhand.cli.common import Data, app, console
+
+if TYPE_CHECKING:
+    from evenhand.training.record import Record
+
+Sources = Annotated[
+    list[Path],
+    typer.Option("--runs", help="A folder of runs, or a packed .zip of records; may be given several times."),
+]
+Tasks = Annotated[
+    list[str] | None, typer.Option("--task", help="Only this task; may be given several times.")
+]
+HERE = [Path("runs")]
+
+
+@app.command()
+def table(
+    name: Annotated[str, typer.Argument(help="1, 2, datasets, methods, selected or cost.")],
+    runs: Sources = HERE,
+    task: Tasks = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Select by validation accuracy, wga, worst_class or worst_pseudo_group; "
+            "by default as the paper does."
+        ),
+    ] = None,
+    form: Annotated[str | None, typer.Option("--format", help="md, csv, latex or json.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,
+    data: Data = None,
+) -> None:
+    """Print one of the paper's tables, made from records: ours beside the paper's own numbers."""
+    from evenhand.bench.select import CRITERIA
+    from evenhand.report import formats, tables
+
+    if by is not None and by not in CRITERIA:
+        raise ValueError(f"--by must be one of {', '.join(CRITERIA)}, got {by!r}")
+    if form is not None and form not in formats.FORMATS:
+        raise ValueError(f"--format must be one of {', '.join(formats.FORMATS)}, got {form!r}")
+    optional = name in ("methods", "datasets")  # they say something without any run
+    records = [] if name == "methods" else _records(runs, optional=optional)
+    made = tables.make(name, records, wanted=task or (), by=by, failed=tables.failures(runs), root=data)
+    if out is not None:
+        from evenhand.training.store import write_bytes
+
+        write_bytes(_file(out), formats.write(made, form or _form(out)).encode())
+        typer.echo(out)
+    elif form is None and sys.stdout.isatty():
+        for part in formats.terminal(made):
+            console().print(part)
+    else:
+        typer.echo(formats.write(made, form or "md"), nl=False)
+
+
+@app.command()
+def figure(
+    name: Annotated[str | None, typer.Argument(help="Which figure; --list shows them.")] = None,
+    runs: Sources = HERE,
+    task: Tasks = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The .svg, .png or .pdf to write; NAME.svg if none.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Say which figures there are.")] = False,
+) -> None:
+    """Draw one of the paper's figures from records."""
+    from evenhand.bench.needs import FIGURES, check
+
+    if list_:
+        for each, what in FIGURES.items():
+            typer.echo(f"{each:12} {what}")
+        return
+    if name is None:
+        raise ValueError(f"name a figure: {', '.join(FIGURES)}; --list says what they show")
+    check(name)
+    from evenhand.report import plots
+
+    file = _file(out or Path(f"{name}.svg"))
+    plots.check_form(file)  # before anything is drawn
+    typer.echo(plots.save(plots.draw(name, _records(runs), task or ()), file))
 
 
 @app.command()
@@ -16,13 +96,13 @@ def report(
         list[Path] | None,
         typer.Argument(metavar="[RUN]...", help="Run folders; all of --runs if none is given."),
     ] = None,
-    runs: Runs = Path("runs"),
+    runs: Sources = HERE,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
     data: Data = None,
 ) -> None:
     """Write one self-contained page about runs: what was found, and what it changed."""
     from evenhand.report.page import build, task_loader
-    from evenhand.training.record import Record, find, is_finished
+    from evenhand.training.record import Record, is_finished
 
     for folder in folders or []:
         if not is_finished(folder):
@@ -30,9 +110,28 @@ def report(
                 f"{folder} should be the folder of a finished run, but it holds no metrics.json; "
                 f"for a folder of runs use --runs {folder}"
             )
-    records = [Record(folder) for folder in folders] if folders else list(find(runs))
+    records = [Record(folder) for folder in folders] if folders else _records(runs)
+    typer.echo(build(records, _file(out), load_task=task_loader(data)))
+
+
+def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:
+    """All finished runs of folders and packed files."""
+    from evenhand.bench.records import load
+
+    try:
+        return load(*sources)
+    except ValueError:
+        if optional:
+            return []
+        raise
+
+
+def _file(out: Path) -> Path:
     if out.is_dir():
         raise ValueError(f"--out must be a file to write, got the folder {out}; try {out / 'report.html'}")
-    if not records:
-        raise ValueError(f"{runs} holds no finished run; make one with: evenhand run digits_even_odd tab")
-    typer.echo(build(records, out, load_task=task_loader(data)))
+    return out
+
+
+def _form(out: Path) -> str:
+    """The form that a file's name asks for."""
+    return {".csv": "csv", ".tex": "latex", ".json": "json"}.get(out.suffix, "md")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from evenhand.core.kmeans import as_matrix, class_positions, two_means
+from evenhand.core.summary import cut_in_two
 
 Cluster = Callable[[npt.NDArray[Any]], npt.ArrayLike]  # (samples, epochs) of one class -> 0/1 per sample
 
@@ -74,6 +75,7 @@ def partition(
 ) -> Partition:
     """Split every class's loss histories, (samples, epochs), in two; the smaller cluster is its minority.
 
+    Numbers instead of histories, (samples,) such as `LossSummary.values`, are split exactly, by one sort.
     Of two equally large clusters, the one with the higher mean loss is the minority. A class with one
     sample, with identical histories or for which `cluster` gives one cluster stays whole and is named in
     `unsplit`. `cluster` replaces k-means: a function from one class's histories to 0 or 1 per sample, or a
@@ -83,6 +85,12 @@ def partition(
     >>> parts.minority.tolist(), parts.sizes.tolist(), parts.unsplit
     ([False, False, True, False], [[2, 1], [1, 0]], {1: 'one sample'})
     """
+    if np.ndim(losses) == 1:
+        if cluster is not None:
+            raise ValueError(
+                "cluster splits histories; numbers, one per sample, are split exactly without it"
+            )
+        return _of_numbers(losses, _labels(labels))
     histories, names = _losses(losses), _labels(labels)
     if len(names) != len(histories):
         raise ValueError(
@@ -107,6 +115,40 @@ def partition(
     return Partition(
         minority, names, classes, sizes, separation.clip(0, 1), margin.astype(np.float32), unsplit
     )
+
+
+def _of_numbers(losses: Tensor | npt.ArrayLike, labels: npt.NDArray[Any]) -> Partition:
+    """The partition of one number per sample; no array here is larger than the numbers themselves."""
+    values = losses.detach().cpu().numpy() if isinstance(losses, Tensor) else np.asarray(losses)
+    if values.dtype.kind not in "fiub" or len(values) == 0 or len(values) != len(labels):
+        raise ValueError(
+            f"losses and labels must hold one number each per sample, got {len(values)} {values.dtype} "
+            f"and {len(labels)} labels"
+        )
+    values = values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
+    classes = np.unique(labels)
+    minority, margin = np.zeros(len(values), bool), np.zeros(len(values), np.float32)
+    sizes, separation = np.zeros((len(classes), 2), np.int64), np.zeros(len(classes))
+    unsplit: dict[Any, str] = {}
+    for c, label in enumerate(classes):
+        rows = labels == label
+        cut = cut_in_two(values[rows])
+        sizes[c] = sorted(cut.sizes, reverse=True)
+        if cut.sizes[1] == 0:
+            unsplit[label.item()] = _reason(cut.sizes[0], cut.total)
+            continue
+        separation[c] = 1 - cut.inertia / cut.total
+        above = cut.sizes[1] <= cut.sizes[0]  # of equals, the one with the higher losses is the minority
+        sign, middle, apart = 1 if above else -1, sum(cut.means) / 2, cut.means[1] - cut.means[0]
+        for part in _parts(len(values)):
+            own = rows[part]
+            minority[part][own] = (values[part][own] > cut.threshold) == above
+            margin[part][own] = sign * (values[part][own] - middle) / apart
+    return Partition(minority, labels, classes, sizes, separation.clip(0, 1), margin, unsplit)
+
+
+def _parts(num_samples: int, size: int = 1 << 24) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, num_samples, size)]
 
 
 def _reason(size: int, total: float) -> str:

@@ -14,6 +14,7 @@ GRID: dict[str, list[Any]] = {
     "identifier_epochs": [1, 5, 10, 25, 50],
     "upweight": [10, 25, 50, 100, "ratio"],
 }
+COST_NOTE = "counted as N samples an epoch; the errors that it repeats come on top"
 
 
 def train(

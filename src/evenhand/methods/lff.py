@@ -12,6 +12,7 @@ from evenhand.training.data import Batch
 from evenhand.training.run import Run
 
 GRID = {"q": [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]}
+COST = 2.0  # two nets
 
 
 def train(run: Run, *, q: float = 0.05, decay: float = 0.7, scale_by_q: bool = True) -> nn.Module:

@@ -12,6 +12,7 @@ from evenhand.core.rebalance import rebalance
 from evenhand.training.run import Run
 
 GRID: dict[str, list[Any]] = {}
+COST = 2.0  # the repeated set has at most 2 N samples
 
 
 def train(run: Run, *, reassignment_ratio: float = 1e-5) -> nn.Module:

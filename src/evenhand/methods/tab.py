@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import nn
 
 from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance
+from evenhand.core.summary import summarise
 from evenhand.training.run import Run
 
 GRID: dict[str, list[Any]] = {}
+COST = 2.0  # the repeated set has at most 2 N samples
 
 
-def train(run: Run, *, balanced_epochs: bool = False) -> nn.Module:
+def train(
+    run: Run, *, summary: Literal["none", "loss", "error"] = "none", balanced_epochs: bool = False
+) -> nn.Module:
     """Neither hyperparameters nor groups: the loss histories say which samples are learned late.
 
-    `balanced_epochs`: cheaper than the paper's repeated set. An epoch draws as many samples as there are,
-    afresh each time, both clusters of a class being equally likely.
+    `summary`: split one number per sample instead of its history, the mean over epochs of its loss or of its
+    probability of error. `balanced_epochs`: cheaper than the paper's repeated set. An epoch draws as many
+    samples as there are, afresh each time, both clusters of a class being equally likely.
     """
     identifier = run.fit("erm", stop="train")  # ERM's own training, until it has fitted the training set
-    parts = partition(identifier.losses, run.train.y)
+    histories = identifier.losses if summary == "none" else summarise(identifier.losses, summary)
+    parts = partition(histories, run.train.y)
     balanced = rebalance(parts, seed=run.seed)
     run.found(parts, balanced)
     if balanced_epochs:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
 import evenhand
 from evenhand import tasks
-from evenhand.report import commands, comparison, curves, findings, story
+from evenhand.report import benchpage, commands, comparison, curves, document, findings, story
+from evenhand.report.benchpage import MethodRuns
 from evenhand.report.comparison import Groups, Row
 from evenhand.report.curves import Curves
 from evenhand.report.figures import Chart
 from evenhand.report.findings import Findings
 from evenhand.report.story import Story
 from evenhand.report.study import Study, studies
-from evenhand.report.words import count
 from evenhand.training.data import Task
 from evenhand.training.record import Record
 from evenhand.training.store import write_bytes
@@ -56,6 +51,7 @@ class View:
     trainings: list[Curves]
     more_trainings: int
     runs: list[Done]
+    many: list[MethodRuns]  # all runs in short, where there are many
 
     @property
     def charts(self) -> Iterator[Chart]:
@@ -101,23 +97,25 @@ def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
     """The page as text."""
     found = studies(records)
     views = [_view(study, f"s{i}", load_task, THUMBNAILS // len(found)) for i, study in enumerate(found)]
-    style, script = (_resource(name) for name in ("page.css", "page.js"))
+    style, script = (document.resource(name) for name in ("page.css", "page.js"))
     return (
-        _environment()
+        document.environment()
         .get_template("page.html")
         .render(
             views=views,
-            num_runs=sum(len(view.runs) for view in views),
+            bench=benchpage.view(records) if any(map(benchpage.is_bench, found)) else None,
+            num_runs=sum(len(study.records) for study in found),
             data={chart.name: chart.data for view in views for chart in view.charts},
             style=Markup(style),
             script=Markup(script),
-            policy=_policy(style, script),
+            policy=document.policy(style, script),
             version=evenhand.__version__,
         )
     )
 
 
-def _view(study: Study, name: str, load_task: TaskLoader, budget: int) -> View:
+def _view(whole: Study, name: str, load_task: TaskLoader, budget: int) -> View:
+    study = benchpage.selected(whole)
     shown = study.found or study.records[0]
     task, no_samples = _task(shown, load_task)
     drawn, more = curves.curves(study, name)
@@ -132,6 +130,7 @@ def _view(study: Study, name: str, load_task: TaskLoader, budget: int) -> View:
         trainings=drawn,
         more_trainings=more,
         runs=[_done(study, record, task) for record in study.records],
+        many=benchpage.all_runs(whole, lambda record: commands.command(record, task)),
     )
 
 
@@ -159,30 +158,4 @@ def _done(study: Study, record: Record, task: Task | None) -> Done:
             **config.get("hyperparameters", {}),
         },
         versions=dict(config.get("versions", {})),
-    )
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("evenhand.report"),
-        autoescape=True,  # names come from data: whatever they hold stays text
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["count"] = count
-    return environment
-
-
-def _resource(name: str) -> str:
-    return (resources.files("evenhand.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """A content policy under which nothing is fetched, and only our own script and style count."""
-    digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (style, script)]
-    return (
-        "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"style-src 'sha256-{digests[0]}'; script-src 'sha256-{digests[1]}'"
     )

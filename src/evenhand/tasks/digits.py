@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,15 @@ from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
 RECIPE = Recipe(batch_size=64, epochs=40, check_every=1)
+
+# Two CPU cores finish this search in minutes, so that a bench can be shown; the paper's grids are larger.
+GRIDS: dict[str, dict[str, list[Any]]] = {
+    "erm": {"lr": [1e-3], "weight_decay": [0.0, 1e-2]},
+    "gdro": {"lr": [1e-3], "weight_decay": [0.0, 1e-2]},
+    "lff": {"q": [0.05, 0.5]},
+    "jtt": {"identifier_epochs": [1, 5], "upweight": [5, "ratio"]},
+    "masktune": {"threshold": [1.0, 2.0, 3.0]},
+}
 
 SOURCE = None  # nothing to fetch
 

@@ -10,6 +10,8 @@ from evenhand.training.recipe import Recipe
 
 RECIPE = Recipe(batch_size=64, epochs=40, check_every=1)
 
+GRIDS = digits.GRIDS
+
 SOURCE = None  # nothing to fetch
 
 

@@ -22,8 +22,10 @@ from safetensors.torch import save as safetensors_bytes
 import evenhand
 from evenhand.core import ranks
 from evenhand.core.metrics import identification
+from evenhand.core.partition import partition
 from evenhand.training import plugins, progress
 from evenhand.training.data import Task, as_input, checksum
+from evenhand.training.dynamics import dynamics
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_finished, key_of
 from evenhand.training.run import Run
@@ -71,9 +73,8 @@ def execute(
     if ranks.from_first(lambda: is_finished(path)):
         return Record(path)
     with claim_together(path):
-        if not ranks.from_first(
-            lambda: is_finished(path)
-        ):  # another process may have finished it while we waited
+        # Another process may have finished it while we waited.
+        if not ranks.from_first(lambda: is_finished(path)):
             hidden = task if getattr(module, "NEEDS_GROUPS", False) else task.without_groups()
             run = Run(hidden, recipe, seed=seed, path=path, identity=identity, device=where, show=show)
             with _threads(task, recipe, where):
@@ -118,6 +119,13 @@ def _carry_out(
     write_bytes(run.path / "predictions.npz", _npz(predictions))
     if run.partition is not None:
         run.partition.save(run.path / "partition.npz")
+        if (
+            "erm" in run.stages
+        ):  # validation pseudo-groups, by which any candidate can be selected without groups
+            partition(run.stages["erm"].val_losses, task.val.y).save(run.path / "val_partition.npz")
+    curves = dynamics(run.stages, run.partition, task)
+    if curves is not None:
+        write_json(run.path / "dynamics.json", curves)
     times = {name: fit.seconds for name, fit in sorted(run.stages.items())}
     write_json(
         run.path / "timing.json", {"seconds": seconds, "stages": times, "unshared": sum(times.values())}

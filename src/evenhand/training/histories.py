@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,9 @@ class Histories:
     """What a recorded training keeps of every epoch, (samples, epochs) each."""
 
     losses: LossHistory
-    hits: LossHistory
+    hits: LossHistory  # whether the sample was classified correctly
     val_losses: LossHistory
+    val_hits: LossHistory
 
     @classmethod
     def open(cls, folder: Path, num_train: int, num_val: int) -> Histories:
@@ -39,13 +41,14 @@ class Histories:
             history("losses", num_train),
             history("hits", num_train, torch.bool),
             history("val_losses", num_val),
+            history("val_hits", num_val, torch.bool),
         )
 
     @staticmethod
     def recorded(folder: Path) -> int:
         """How many epochs the histories in a folder have; none if one of them is not there or damaged."""
         epochs: list[int] = []
-        for name in ("losses", "hits", "val_losses"):
+        for name in NAMES:
             try:
                 history = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
             except (OSError, ValueError):
@@ -54,5 +57,12 @@ class Histories:
         return min(epochs)
 
     def truncate(self, epochs: int) -> None:
-        for history in (self.losses, self.hits, self.val_losses):
-            history.truncate(epochs)
+        for name in NAMES:
+            getattr(self, name).truncate(epochs)
+
+    def end_epoch(self) -> None:
+        for name in NAMES:
+            getattr(self, name).end_epoch()
+
+
+NAMES = tuple(field.name for field in dataclasses.fields(Histories))

@@ -238,11 +238,6 @@ class Training:
         except ValueError as error:  # our indices are right, so the losses are not finite
             raise self._diverged() from error
 
-    def _record_part(self, history: LossHistory, index: Tensor, losses: Tensor) -> None:
-        """Record what all ranks know: each its part, so that nothing counts twice."""
-        part = slice(*ranks.part(len(losses)))
-        self._record(history, index[part], losses[part])
-
     def _diverged(self) -> TrainingDiverged:
         rate = self.optimizer.param_groups[0]["lr"]
         return TrainingDiverged(
@@ -269,13 +264,15 @@ class Training:
             losses, correct = evaluate(self.model, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
             if self.histories is not None:
-                self._record_part(self.histories.val_losses, torch.arange(len(losses)), losses)
+                own = torch.arange(*ranks.part(len(losses)))  # all ranks know all: each records a part
+                self._record(self.histories.val_losses, own, losses[own])
+                self.histories.val_hits.record(own, correct[own])
         if self.histories is not None:
             if self.recipe.clean_losses:
                 losses, _ = evaluate(self.model, self.train.plain(), self.recipe)
-                self._record_part(self.histories.losses, self.train.split.index, losses)
-            for history in (self.histories.losses, self.histories.hits, self.histories.val_losses):
-                history.end_epoch()
+                own = torch.arange(*ranks.part(len(losses)))
+                self._record(self.histories.losses, self.train.split.index[own], losses[own])
+            self.histories.end_epoch()
         row = ranks.from_first(lambda: row)  # so that all ranks come to the same decisions
         self.scheduler.step(row["loss"])
         self.log.append(row)

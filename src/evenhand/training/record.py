@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -53,6 +54,27 @@ class Record:
         """The pseudo-groups that the method found, if it looks for any."""
         path = self.path / "partition.npz"
         return Partition.load(path) if path.exists() else None
+
+    @cached_property
+    def val_partition(self) -> Partition | None:
+        """The validation set's pseudo-groups, by the identifier's validation losses; with its labels."""
+        path = self.path / "val_partition.npz"
+        return Partition.load(path) if path.exists() else None
+
+    @cached_property
+    def dynamics(self) -> dict[str, Any] | None:
+        """Curves of aligned and conflicting samples; None where nothing is known to conflict."""
+        path = self.path / "dynamics.json"
+        return read_json(path) if path.exists() else None
+
+    @cached_property
+    def predictions(self) -> dict[str, np.ndarray]:
+        """Predicted classes of `val` and `test`, (samples,) int32."""
+        try:
+            with np.load(self.path / "predictions.npz", allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+        except (ValueError, EOFError, BadZipFile) as error:
+            raise Damaged(f"{self.path / 'predictions.npz'} cannot be read: {error}") from error
 
     def stage(self, name: str) -> Path:
         """The folder of one of the run's trainings."""

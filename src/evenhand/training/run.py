@@ -45,6 +45,11 @@ class Fit:
         return self.load()[0]
 
     @property
+    def recorded(self) -> bool:
+        """Whether the training kept its histories."""
+        return (self.folder / "losses.npy").exists()
+
+    @property
     def losses(self) -> np.ndarray:
         """Loss histories of the training samples, (samples, epochs); only a recorded training has them."""
         return self._history("losses")
@@ -58,6 +63,11 @@ class Fit:
     def val_losses(self) -> np.ndarray:
         """Losses of the validation samples after every epoch, (samples, epochs)."""
         return self._history("val_losses")
+
+    @property
+    def val_hits(self) -> np.ndarray:
+        """Whether each validation sample was classified correctly, (samples, epochs) bool."""
+        return self._history("val_hits")
 
     def _history(self, name: str) -> np.ndarray:
         history: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="c", allow_pickle=False)

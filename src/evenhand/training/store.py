@@ -132,3 +132,15 @@ def claim_together(folder: Path) -> Iterator[None]:
         ranks.barrier()
         yield
         ranks.barrier()  # what one rank writes last, the others may read when they leave
+
+
+def claimed(folder: Path) -> bool:
+    """Whether another process, or another claim of this one, holds the folder now."""
+    try:
+        with (folder / "claim").open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False  # closing the file has given the lock up again

@@ -1,0 +1,185 @@
+"""Evidence from scikit-learn estimators: boosting on tables, a linear model on texts, or your own."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from evenhand.audit.evidence import PARTS, Evidence, balanced_without, folds
+from evenhand.core.partition import partition
+from evenhand.core.rebalance import rebalance
+from evenhand.integrations.sklearn_histories import losses_of, training_of
+from evenhand.tasks import table
+from evenhand.tasks.own import TRAIN, Own
+
+FOLDS = 4
+ROUNDS, EPOCHS = 100, 30
+
+Make = Callable[[], Any]  # a fresh estimator
+
+
+def evidence(data: Own, *, seed: int, epochs: int | None, own: Make | None = None) -> Evidence:
+    """Train on a table or on texts: the baseline, the balanced model, and one model for each fold."""
+    begun = time.monotonic()
+    transformer, make, name = _plan(data, seed, epochs, own)
+    raw: Any = np.array(data.texts, dtype=object) if data.kind == "text" else data.frame
+    rows = {part: data.rows(number) for number, part in enumerate(PARTS)}
+    pick = (lambda r: raw[r]) if data.kind == "text" else (lambda r: raw.iloc[r])
+    train_raw = pick(rows["train"])
+    if data.kind == "text":
+        table.fitted_words(transformer, list(train_raw))
+    else:
+        transformer.fit(train_raw)
+    x = {part: transformer.transform(pick(rows[part])) for part in PARTS}
+    y = {part: data.y[rows[part]] for part in PARTS}
+    names = np.array(data.class_names)
+    baseline, histories = _recorded(make(), x, y, names, epochs, seed)
+    parts = partition(histories["losses"], y["train"])
+    balanced_rows = rebalance(parts, seed=seed)
+    balanced = _fitted(make(), x["train"], y["train"], np.asarray(balanced_rows), names, epochs, seed)
+    unseen = np.zeros((len(y["train"]), len(names)), dtype=np.float32)
+    fold = folds(parts, FOLDS)
+    for number in range(FOLDS):
+        chosen = balanced_without(parts, np.flatnonzero(fold != number))
+        model = _fitted(make(), x["train"], y["train"], chosen, names, epochs, seed)
+        unseen[fold == number] = _probabilities(model, x["train"][fold == number], names)
+    models = {"baseline": baseline, "balanced": balanced}
+    guesses = {
+        key: {part: _probabilities(model, x[part], names).argmax(1) for part in PARTS}
+        for key, model in models.items()
+    }
+    group = data.group
+    return Evidence(
+        class_names=data.class_names,
+        y=y,
+        parts=parts,
+        balanced_rows=balanced_rows,
+        baseline=guesses["baseline"],
+        balanced=guesses["balanced"],
+        unseen=unseen,
+        group=None if group is None else {part: group[rows[part]] for part in PARTS},
+        group_names=data.group_names,
+        files={f"{key}.joblib": _joblib(transformer, model) for key, model in models.items()},
+        about={
+            "model": name,
+            "epochs": histories["losses"].shape[1],
+            "trainings": 2 + FOLDS,
+            "seconds": round(time.monotonic() - begun, 1),
+        },
+        **histories,
+    )
+
+
+def _plan(data: Own, seed: int, epochs: int | None, own: Make | None) -> tuple[Any, Make, str]:
+    """What turns samples into numbers, what makes a fresh estimator, and what it is called."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import SGDClassifier
+
+    if own is not None:
+        if training_of(own()) is None:
+            raise ValueError(
+                "the estimator of --model must learn step by step (boosting, partial_fit or warm_start), "
+                f"so that its loss histories can be seen; got {type(own()).__name__}"
+            )
+        transformer = table.bag_of_words() if data.kind == "text" else table.dense_columns(data.frame)
+        return transformer, own, type(own()).__name__
+    if data.kind == "text":
+        # A small constant rate: an adaptive one learns everything within its first epoch.
+        settings = {"loss": "log_loss", "alpha": 1e-5, "learning_rate": "constant", "eta0": 0.1}
+        return table.bag_of_words(), lambda: SGDClassifier(**settings, random_state=seed), "linear on TF-IDF"
+    words = table.word_columns(data.frame)
+    numbers = len(data.frame.columns) - len(words)
+    mask = [False] * numbers + [True] * len(words)
+
+    def boosting() -> Any:
+        return HistGradientBoostingClassifier(
+            max_iter=epochs or ROUNDS, early_stopping=False, categorical_features=mask, random_state=seed
+        )
+
+    return _codes(data.frame), boosting, "gradient boosting"
+
+
+def _codes(frame: Any) -> Any:
+    """Numbers as they are, words as numbers of their values; boosting knows what to do with gaps."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.preprocessing import OrdinalEncoder
+
+    words = table.word_columns(frame)
+    numbers = [name for name in frame.columns if name not in words]
+    codes = OrdinalEncoder(
+        handle_unknown="use_encoded_value",
+        unknown_value=np.nan,
+        encoded_missing_value=np.nan,
+        max_categories=254,
+    )
+    return ColumnTransformer([("numbers", "passthrough", numbers), ("words", codes, words)])
+
+
+def _recorded(
+    estimator: Any,
+    x: dict[str, Any],
+    y: dict[str, np.ndarray],
+    names: np.ndarray,
+    epochs: int | None,
+    seed: int,
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """Train once; the losses of training and validation samples at every step of it."""
+    training = training_of(estimator)
+    assert training is not None
+    steps = epochs if hasattr(estimator, "staged_predict_proba") else epochs or EPOCHS
+    losses, hits, val_losses = [], [], []
+    for scores in training(estimator, x["train"], names[y["train"]], None, steps, seed):
+        losses.append(losses_of(scores, y["train"]))
+        hits.append(scores.argmax(1) == y["train"])
+        if not hasattr(estimator, "staged_predict_proba"):  # it is as it was at this step
+            val_losses.append(losses_of(_probabilities(estimator, x["val"], names), y["val"]))
+    if hasattr(estimator, "staged_predict_proba"):
+        val_losses = [losses_of(scores, y["val"]) for scores in estimator.staged_predict_proba(x["val"])]
+    return estimator, {
+        "losses": np.stack(losses, 1),
+        "hits": np.stack(hits, 1),
+        "val_losses": np.stack(val_losses, 1),
+    }
+
+
+def _fitted(
+    estimator: Any, x: Any, y: np.ndarray, rows: np.ndarray, names: np.ndarray, epochs: int | None, seed: int
+) -> Any:
+    """Train on these rows, copies included, for as long as the baseline was."""
+    if hasattr(estimator, "staged_predict_proba") or not hasattr(estimator, "partial_fit"):
+        return estimator.fit(x[rows], names[y[rows]])
+    training = training_of(estimator)
+    assert training is not None
+    for _ in training(estimator, x[rows], names[y[rows]], None, epochs or EPOCHS, seed):
+        pass
+    return estimator
+
+
+def _probabilities(model: Any, x: Any, names: np.ndarray) -> np.ndarray:
+    """(samples, classes) in the order of `names`; a class that a fold lacks has none."""
+    if hasattr(model, "predict_proba"):
+        given = np.asarray(model.predict_proba(x))
+    else:
+        from evenhand.integrations.sklearn_histories import softmax
+
+        given = softmax(np.asarray(model.decision_function(x)))
+    result = np.zeros((len(given), len(names)), dtype=np.float32)
+    result[:, np.searchsorted(names, model.classes_)] = given
+    return result
+
+
+def _joblib(transformer: Any, model: Any) -> bytes:
+    """A scikit-learn pipeline for the user's own programs; evenhand itself never reads it back."""
+    import joblib
+    from sklearn.pipeline import make_pipeline
+
+    buffer = io.BytesIO()
+    joblib.dump(make_pipeline(transformer, model), buffer)
+    return buffer.getvalue()
+
+
+__all__ = ["FOLDS", "TRAIN", "evidence"]

@@ -1,0 +1,208 @@
+"""Evidence from networks: a linear layer on a pretrained backbone's features, a small CNN, or your own."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor, nn
+
+from evenhand.audit.evidence import PARTS, Evidence, folds
+from evenhand.core.rebalance import rebalance
+from evenhand.tasks import folder, photos, source, table
+from evenhand.tasks.images import decoded
+from evenhand.tasks.own import TRAIN, Own
+from evenhand.training import progress
+from evenhand.training.data import Task, checksum
+from evenhand.training.execute import execute, resolve_device
+from evenhand.training.models import make_model
+from evenhand.training.recipe import Recipe
+from evenhand.training.record import Record
+from evenhand.training.store import write_bytes
+
+BACKBONES = ("resnet18", "mobilenet_v2", "resnet50", "mobilenet_v3_small", "efficientnet_b0")
+BACKBONE_SIZE, OWN_SIZE = 128, 32  # pixels
+HEAD = Recipe(model="linear", epochs=60, batch_size=64, check_every=1)
+CHUNK = 64  # images in one pass through a backbone
+
+
+def evidence(
+    task: Task,
+    *,
+    seed: int,
+    epochs: int | None,
+    runs: Path,
+    device: str,
+    num_folds: int,
+    show: progress.Silent,
+) -> Evidence:
+    """Train ERM and TAB, and one balanced model for each fold; finished trainings are not done again."""
+    recipe = task.recipe if epochs is None else task.recipe.replace(epochs=epochs)
+    settings: dict[str, Any] = {"recipe": recipe, "seed": seed, "runs": runs, "device": device, "show": show}
+    baseline = execute(task, "erm", **settings)
+    record = execute(task, "evenhand.audit.method", {"num_folds": num_folds}, **settings)
+    assert record.partition is not None
+    parts, length = record.partition, record.config["stages"]["erm"]["epochs"]
+    outputs = {name: _outputs(record, name) for name in ("model", *(f"fold{n}" for n in range(num_folds)))}
+    fold = folds(parts, num_folds)
+    unseen = np.stack([outputs[f"fold{n}"][row] for row, n in enumerate(fold.tolist())])
+    trained = {"baseline": _outputs(baseline, "erm"), "balanced": outputs["model"]}
+    guesses = {
+        key: {"train": trained[key].argmax(1), **{p: each.predictions[p].astype(np.int64) for p in PARTS[1:]}}
+        for key, each in (("baseline", baseline), ("balanced", record))
+    }
+    splits = {part: getattr(task, part) for part in PARTS}
+    grouped = all(split.group is not None for split in splits.values())
+    return Evidence(
+        class_names=task.class_names,
+        y={part: split.y.numpy() for part, split in splits.items()},
+        losses=_history(record, "losses", length),
+        hits=_history(record, "hits", length),
+        val_losses=_history(record, "val_losses", length),
+        parts=parts,
+        balanced_rows=rebalance(parts, seed=seed),
+        baseline=guesses["baseline"],
+        balanced=guesses["balanced"],
+        unseen=unseen,
+        group={part: split.group.numpy() for part, split in splits.items()} if grouped else None,
+        group_names=task.group_names,
+        files={
+            f"{key}.safetensors": (each.path / "model.safetensors").read_bytes()
+            for key, each in (("baseline", baseline), ("balanced", record))
+        },
+        about={
+            "model": recipe.model,
+            "epochs": length,
+            "trainings": 2 + num_folds,
+            "seconds": round(baseline.timing["unshared"] + record.timing["unshared"], 1),
+        },
+    )
+
+
+def with_backbone(found: Evidence, backbone: Backbone) -> Evidence:
+    """The same, its two models being whole networks instead of last layers."""
+    from safetensors.torch import load
+
+    files = {name: backbone.whole(load(content)) for name, content in found.files.items()}
+    about = {**found.about, "model": f"linear on features of {backbone.name}", "size": backbone.size}
+    return dataclasses.replace(found, files=files, about=about)
+
+
+def _history(record: Record, name: str, epochs: int) -> np.ndarray:
+    history: np.ndarray = np.load(record.stage("erm") / f"{name}.npy", allow_pickle=False)
+    return np.ascontiguousarray(history[:, :epochs])
+
+
+def _outputs(record: Record, stage: str) -> np.ndarray:
+    epochs = record.config["stages"][stage]["epochs"]
+    outputs: np.ndarray = np.load(record.stage(stage) / f"outputs-at{epochs}.npy", allow_pickle=False)
+    return outputs
+
+
+def image_task(
+    data: Own, *, model: str | None, size: int | None, device: str
+) -> tuple[Task, Backbone | None]:
+    """The Task of images: features of a pretrained backbone where there is one, pixels elsewhere."""
+    found = None if model is not None and (":" in model or model == "cnn") else local_weights(model)
+    if found is None:
+        if model is not None and ":" not in model and model != "cnn":
+            raise ValueError(
+                f"the pretrained weights of {model} are not here; set $EVENHAND_WEIGHTS to the folder that holds "
+                "them, or use --model cnn, which needs none"
+            )
+        task = folder.task(data, size=size or _own_size(data.files[0]), name="images")
+        return dataclasses.replace(task, recipe=task.recipe.replace(model=model or "cnn")), None
+    backbone = Backbone(*found, size or BACKBONE_SIZE, data.class_names)
+    features, digest = backbone.features(data, device)
+    train = features[torch.from_numpy(data.rows(TRAIN))]
+    backbone.mean, backbone.std = train.mean(0), train.std(0).clamp(min=1e-3)
+    task = table.tensor_task(data, (features - backbone.mean) / backbone.std)
+    name = checksum(task.checksum, digest)
+    return dataclasses.replace(task, name="features", recipe=HEAD, checksum=name), backbone
+
+
+def _own_size(file: Path) -> int:
+    """Small pictures keep their size, large ones are reduced to what a small CNN can learn on a CPU."""
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            return min(OWN_SIZE, max(image.size))
+    except OSError:
+        return OWN_SIZE  # the decoding will say what is wrong with it
+
+
+def local_weights(model: str | None) -> tuple[str, Path] | None:
+    """A backbone and its weights file on this machine; nothing is ever downloaded for an audit."""
+    given = os.environ.get("EVENHAND_WEIGHTS")
+    places = [Path(given)] if given else []
+    places.append(Path(torch.hub.get_dir()) / "checkpoints")
+    for name in BACKBONES if model is None else (model,):
+        for place in places:
+            if place.is_file() and place.name.startswith(name):
+                return name, place
+            for pattern in (f"{name}[-_.]*.safetensors", f"{name}-*.pth"):
+                for file in sorted(place.glob(pattern)) if place.is_dir() else ():
+                    return name, file
+    return None
+
+
+class Backbone:
+    """A pretrained network whose last layer is trained anew, the rest being left as it is."""
+
+    def __init__(self, name: str, weights: Path, size: int, class_names: tuple[str, ...]) -> None:
+        self.name, self.size, self.class_names = name, size, class_names
+        self.model = make_model(
+            name, shape=(3, size, size), num_classes=len(class_names), weights=str(weights)
+        ).eval()
+        linear = [key for key, module in self.model.named_modules() if isinstance(module, nn.Linear)]
+        if not linear:
+            raise ValueError(
+                f"{name} does not end in a linear layer; use --model cnn or a function of your own"
+            )
+        self.head = linear[-1]
+        self.digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:16]
+        self.mean, self.std = torch.zeros(1), torch.ones(1)
+
+    def features(self, data: Own, device: str) -> tuple[Tensor, str]:
+        """What the last layer sees of every image, (images, features) float32; computed once and kept."""
+        images = decoded("audit", data.files, self.size)
+        digest = checksum(self.name, self.digest, images.digest)
+        file = source.cache_root() / "features" / f"{digest}.npy"
+        if not file.is_file():
+            self._compute(images.pixels, file, resolve_device(device))
+        return torch.from_numpy(np.load(file, allow_pickle=False)), digest
+
+    @torch.no_grad()
+    def _compute(self, pixels: np.ndarray, file: Path, device: torch.device) -> None:
+        import io
+
+        parent = self.model.get_submodule(self.head.rpartition(".")[0])
+        last = self.head.rpartition(".")[2]
+        head = getattr(parent, last)
+        setattr(parent, last, nn.Identity())
+        mean, std = (torch.tensor(value, device=device).view(3, 1, 1) for value in (photos.MEAN, photos.STD))
+        model, rows = self.model.to(device), []
+        for start in range(0, len(pixels), CHUNK):
+            x = torch.from_numpy(np.array(pixels[start : start + CHUNK])).to(device).float() / 255
+            rows.append(model((x - mean) / std).flatten(1).cpu().numpy())
+        setattr(parent, last, head)
+        self.model.cpu()
+        buffer = io.BytesIO()
+        np.save(buffer, np.concatenate(rows), allow_pickle=False)
+        write_bytes(file, buffer.getvalue())
+
+    def whole(self, head: Mapping[str, Tensor]) -> bytes:
+        """The complete network with a trained last layer, in torchvision's names; the scaling is folded in."""
+        weight = head["1.weight"] / self.std
+        state = {name: value.detach().clone().contiguous() for name, value in self.model.state_dict().items()}
+        state[f"{self.head}.weight"] = weight.contiguous()
+        state[f"{self.head}.bias"] = (head["1.bias"] - weight @ self.mean).contiguous()
+        return bytes(safetensors_bytes(state))

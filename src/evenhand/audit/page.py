@@ -1,0 +1,121 @@
+"""The audit as a page to explore: what report/explorer.py is to be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import evenhand
+from evenhand.audit.words import advice_sentence, class_advice, recommendation
+from evenhand.report import explorer
+from evenhand.report.explorer_input import Audit, Pictures, Rows, Samples, Score, Texts
+from evenhand.report.explorer_input import Verdict as ClassLine
+
+if TYPE_CHECKING:
+    from evenhand.audit.run import Audited
+
+
+def write(done: Audited, file: Path) -> Path:
+    """Write the page about the training samples."""
+    return explorer.write(file, told(done))
+
+
+def told(done: Audited) -> Audit:
+    """An audit in the explorer's terms."""
+    found, data = done.evidence, done.data
+    rows = data.rows(0)
+    samples = Samples(
+        ids=[data.ids[row] for row in rows],
+        labels=found.y["train"],
+        minority=found.parts.minority,
+        margin=found.parts.margin,
+        curves=found.losses,
+        triage=done.triage.verdict.tolist(),
+        predicted_baseline=found.baseline["train"],
+        predicted_balanced=found.balanced["train"],
+    )
+    verdicts = {each.name: each for each in done.verdict.classes}
+    return Audit(
+        title=Path(done.title).name or done.title,
+        headline=advice_sentence(done.verdict),
+        lede=[sentence[:1].upper() + sentence[1:] + "." for sentence in done.verdict.reasons],
+        samples=samples,
+        class_names=data.class_names,
+        verdicts=[
+            ClassLine(strength=min(max(each.gap, 0.0), 1.0), words=each.words, advice=class_advice(each))
+            for each in (verdicts[name] for name in data.class_names)
+        ],
+        scores=_scores(done.models),
+        groups=_groups(done.models),
+        recommendation=recommendation(done.ship),
+        ship=done.ship["model"],
+        facts=_facts(done),
+        media=_media(done, rows),
+    )
+
+
+def _scores(models: dict[str, Any]) -> list[Score]:
+    wanted = (
+        ("Validation accuracy", "val", "accuracy"),
+        ("Late validation samples", "val", "late"),
+        ("Worst class, validation", "val", "worst_class"),
+        ("Worst pseudo-group, validation", "val", "worst_pseudo_group"),
+        ("Test accuracy", "test", "accuracy"),
+        ("Worst class, test", "test", "worst_class"),
+    )
+    return [
+        _score(
+            name,
+            *(models[key][part][what] for key in ("baseline", "balanced")),
+            named=what.startswith("worst"),
+        )
+        for name, part, what in wanted
+        if models["baseline"][part][what] is not None
+    ]
+
+
+def _score(name: str, before: dict[str, Any], after: dict[str, Any], *, named: bool = False) -> Score:
+    both = before["name"] if before["name"] == after["name"] else f"{before['name']}; {after['name']}"
+    return Score(
+        name=name,
+        baseline=before["accuracy"],
+        balanced=after["accuracy"],
+        baseline_interval=tuple(before["interval"]),
+        balanced_interval=tuple(after["interval"]),
+        num_samples=before["count"],
+        note=both if named else "",
+    )
+
+
+def _groups(models: dict[str, Any]) -> list[Score]:
+    """True groups of the test set, where a group column was given; for scoring only."""
+    before, after = (models[key]["test"].get("groups", []) for key in ("baseline", "balanced"))
+    return [_score(old["name"], old, new) for old, new in zip(before, after, strict=True)]
+
+
+def _facts(done: Audited) -> list[tuple[str, str]]:
+    found = done.evidence
+    sizes = ", ".join(f"{len(found.y[part]):,} {part}" for part in ("train", "val", "test"))
+    facts = [("data", done.title), ("samples", sizes)]
+    facts += [(str(name), str(value)) for name, value in found.about.items()]
+    facts += [("note", note) for note in done.data.notes]
+    return [*facts, ("seed", str(done.seed)), ("evenhand", evenhand.__version__)]
+
+
+def _media(done: Audited, rows: np.ndarray) -> Pictures | Rows | Texts | None:
+    data = done.data
+    if data.kind == "text":
+        return Texts(lambda sample: data.texts[int(rows[sample])])
+    if data.kind == "table" and data.frame is not None:
+        frame = data.frame.iloc[rows]
+        return Rows(list(frame.columns), [frame[name].tolist() for name in frame.columns])
+    if data.kind == "images" and data.files:
+        from evenhand.tasks.images import read
+
+        return Pictures(lambda sample: read(data.files[int(rows[sample])], 64))
+    if data.kind == "images" and done.task is not None:
+        train = done.task.train
+        return Pictures(lambda sample: np.asarray(train.x[int(train.rows[sample])]))
+    return None

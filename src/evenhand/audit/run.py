@@ -1,0 +1,182 @@
+"""audit: one's own data in, a folder with the answer out."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from evenhand import tasks
+from evenhand.audit import estimators, networks
+from evenhand.audit.choice import recommend, side_by_side
+from evenhand.audit.evidence import Evidence
+from evenhand.audit.triage import Triage, sort_out
+from evenhand.audit.verdict import Verdict, judge
+from evenhand.tasks import folder, own, table
+from evenhand.tasks.own import Own
+from evenhand.training import progress
+from evenhand.training.data import Task
+from evenhand.training.models import make_model
+
+CHEAP_FOLDS, FOLDS = 4, 2  # of trainings that take seconds, and of others
+
+
+@dataclass(frozen=True, eq=False)
+class Audited:
+    """Everything an audit has found, before it is written."""
+
+    title: str
+    data: Own
+    evidence: Evidence
+    verdict: Verdict
+    triage: Triage
+    models: dict[str, Any]  # both side by side
+    ship: dict[str, Any]  # the recommendation
+    task: Task | None  # what a network was trained on
+    seed: int
+
+
+def audit(
+    source: str,
+    *,
+    label: str | None = None,
+    text: str | None = None,
+    image: str | None = None,
+    group: str | None = None,
+    header: bool = True,
+    model: str | None = None,
+    size: int | None = None,
+    out: Path,
+    seed: int = 0,
+    epochs: int | None = None,
+    device: str = "auto",
+    show: progress.Silent | None = None,
+) -> Audited:
+    """Audit a folder of images, a table, or a task by name; the work is kept under `out`/runs.
+
+    Nothing is written before the data have been read and found sound.
+    """
+    settings: dict[str, Any] = {"seed": seed, "epochs": epochs}
+    network: dict[str, Any] = {
+        **settings,
+        "device": device,
+        "runs": out / "runs",
+        "show": show or progress.choose(),
+    }
+    if epochs is not None and epochs < 2:
+        raise ValueError(f"--epochs must be at least 2, got {epochs}; a history needs a course")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out must be a folder, got the file {out}; name another place")
+    data, task = read(source, label=label, text=text, image=image, group=group, header=header)
+    backbone = None
+    if task is None and data.kind == "images":
+        task, backbone = networks.image_task(data, model=model, size=size, device=device)
+    elif task is None:
+        make = None if model is None else own_model(model, data)
+        if make is None or not isinstance(make(), nn.Module):
+            return _judged(source, data, estimators.evidence(data, own=make, **settings), None, seed)
+        assert model is not None
+        task = table.task(data)
+        task = _with_model(task, model)
+    elif model is not None:
+        task = _with_model(task, model)
+    folds = CHEAP_FOLDS if backbone is not None or data.kind != "images" else FOLDS
+    found = networks.evidence(task, num_folds=folds, **network)
+    if backbone is not None:
+        found = networks.with_backbone(found, backbone)
+    return _judged(source, data, found, task, seed)
+
+
+def _with_model(task: Task, model: str) -> Task:
+    import dataclasses
+
+    return dataclasses.replace(task, recipe=task.recipe.replace(model=model))
+
+
+def _judged(source: str, data: Own, found: Evidence, task: Task | None, seed: int) -> Audited:
+    verdict = judge(found)
+    return Audited(
+        title=source,
+        data=data,
+        evidence=found,
+        verdict=verdict,
+        triage=sort_out(found),
+        models=side_by_side(found),
+        ship=recommend(found, verdict),
+        task=task,
+        seed=seed,
+    )
+
+
+def read(
+    source: str,
+    *,
+    label: str | None,
+    text: str | None,
+    image: str | None,
+    group: str | None,
+    header: bool = True,
+) -> tuple[Own, Task | None]:
+    """One's own samples, checked; or the samples of a task that evenhand knows by name, with that task."""
+    path = Path(source)
+    if not path.exists() and tasks.parse(source.partition(":")[0])[0] in tasks.names():
+        task = tasks.load(source)
+        return _of_task(task), task
+    if path.is_dir():
+        if any((label, text, image, group)):
+            raise ValueError(
+                "--label, --text, --image and --group name columns of a table, but DATA is a folder, whose classes "
+                "are its folders; to give groups, list the images in a table"
+            )
+        return folder.listing(path), None
+    if not path.exists():
+        raise ValueError(
+            f"expected a folder of class folders, a table or a task, but there is no {source}; "
+            f"tasks are {', '.join(tasks.names())}"
+        )
+    if label is None:
+        columns = ", ".join(map(str, table.read(path, header=header).columns[:40]))
+        raise ValueError(
+            f"a table needs --label, the column of classes; the columns of {source} are {columns}"
+        )
+    return table.listing(path, label=label, text=text, image=image, group=group, header=header), None
+
+
+def _of_task(task: Task) -> Own:
+    """A known task as one's own data: its samples are called by their part and number."""
+    splits = [getattr(task, part) for part in own.PARTS]
+    return Own(
+        kind="images" if len(np.shape(splits[0].x[0])) == 3 else "table",
+        ids=[
+            f"{name}/{row}"
+            for name, split in zip(own.PARTS, splits, strict=True)
+            for row in range(len(split))
+        ],
+        y=np.concatenate([split.y.numpy() for split in splits]),
+        class_names=task.class_names,
+        split=np.repeat(np.arange(3), [len(split) for split in splits]),
+    )
+
+
+def own_model(name: str, data: Own) -> Callable[[], Any]:
+    """A function that makes a fresh model: a network by name or `module:function`, or an estimator."""
+    if ":" not in name:
+        shape, classes = (1,), len(data.class_names)
+        make_model(name, shape=shape, num_classes=classes)  # says what is wrong with the name
+        return lambda: make_model(name, shape=shape, num_classes=classes)
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ValueError(f"cannot find the model {name!r}: {error}; expected module:function") from error
+    if not callable(function):
+        raise ValueError(f"{name!r} must be a function that makes a model, got {type(function).__name__}")
+    takes = inspect.signature(function).parameters
+    given = {"shape": (1,), "num_classes": len(data.class_names)}
+    return lambda: function(**{key: value for key, value in given.items() if key in takes})

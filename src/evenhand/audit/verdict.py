@@ -1,0 +1,148 @@
+"""The verdict: how clearly a class's loss histories fall into two, against what one spread of difficulty gives.
+
+A class whose samples differ only in difficulty has one hump of loss histories. Two-means cuts it all the
+same, and the cut explains 64% of the variance along its own axis if the hump is normal, 75% if it is flat.
+Two separate humps exceed that. The thresholds were calibrated on digits with planted colours and measured
+on others: docs/verdict.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evenhand.audit.evidence import Evidence, late_samples
+from evenhand.core.metrics import wilson_interval
+from evenhand.core.partition import Partition, partition
+
+CLIP = 3.0  # losses above so many times chance count as that: a few outliers must not make a hump
+FLOOR, BASE, SPREAD = 0.77, 0.70, 2.3  # the threshold: max(FLOOR, BASE + SPREAD / sqrt(samples))
+FEWEST = 3  # samples of a class that may be called a minority
+MOST_UNCONFIRMED = 0.40  # below this share of confirmed late samples, wrong labels explain them better
+ENOUGH = 20  # late samples, to judge that share
+TOLERATED = 0.03  # validation accuracy that a better worst group may cost
+
+
+@dataclass(frozen=True)
+class ClassVerdict:
+    """One class: how far its late samples stand apart."""
+
+    name: str
+    samples: int
+    late: int
+    gap: float  # share of the variance along the axis between the clusters that the cut explains, 0 to 1
+    threshold: float  # what one hump of so many samples hardly ever exceeds
+    clear: bool
+    words: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All classes, and what to do: "retrain", "look first" or "leave it"."""
+
+    advice: str
+    reasons: tuple[str, ...]
+    strength: float  # mean gap of the classes
+    threshold: float
+    late: int
+    confirmed: int  # late samples that a balanced model gets right without having seen them
+    classes: tuple[ClassVerdict, ...]
+
+
+def threshold(samples: int) -> float:
+    """The gap that one hump of so many samples hardly ever exceeds.
+
+    >>> round(threshold(100), 2), threshold(5000)
+    (0.93, 0.77)
+    """
+    return float(max(FLOOR, min(BASE + SPREAD / max(samples, 1) ** 0.5, 1.0)))
+
+
+def class_gaps(parts: Partition) -> np.ndarray:
+    """For every class, the share of the margins' variance that its two clusters explain, (classes,)."""
+    gaps = np.zeros(len(parts.classes))
+    for number, label in enumerate(parts.classes):
+        own = parts.labels == label
+        margin, minority = parts.margin[own].astype(np.float64), parts.minority[own]
+        total = margin.var() * len(margin)
+        if minority.any() and total > 0:
+            within = sum(margin[each].var() * each.sum() for each in (minority, ~minority))
+            gaps[number] = 1 - within / total
+    return gaps
+
+
+def humps(losses: np.ndarray, labels: np.ndarray) -> tuple[Partition, np.ndarray]:
+    """The clusters of losses in units of chance, extremes clipped, and every class's gap."""
+    chance = np.log(max(len(np.unique(labels)), 2))
+    parts = partition(np.minimum(losses, CLIP * chance), labels)
+    return parts, class_gaps(parts)
+
+
+def judge(found: Evidence) -> Verdict:
+    """The verdict on every class and the advice for the whole."""
+    parts, gaps = humps(found.losses, found.y["train"])
+    late = late_samples(parts, found.losses)
+    counts = np.array([int((late & (parts.labels == label)).sum()) for label in parts.classes])
+    classes = tuple(
+        _class(found.class_names[int(label)], int((parts.labels == label).sum()), int(count), float(gap))
+        for label, count, gap in zip(parts.classes, counts, gaps, strict=True)
+    )
+    # A class whose smaller cluster is large tells more than one with a single outlier.
+    weights = np.sqrt(counts)
+    strength = float(np.average(gaps, weights=weights)) if weights.any() else 0.0
+    needed = threshold(len(found.losses))
+    clear = [each for each in classes if each.clear]
+    late_rows = found.late
+    agrees = found.unseen.argmax(1) == found.y["train"]
+    confirmed, total = int((agrees & late_rows).sum()), int(late_rows.sum())
+    reasons: list[str] = []
+    if strength >= needed:
+        reasons.append(
+            f"late samples stand apart in most classes (strength {strength:.2f}, threshold {needed:.2f})"
+        )
+    elif len(clear) >= max(1, len(classes) / 20):
+        names = ", ".join(each.name for each in clear[:5])
+        reasons.append(f"late samples stand apart in {len(clear)} of {len(classes)} classes: {names}")
+    if not reasons:
+        reasons.append(
+            f"differences in difficulty explain the loss histories (strength {strength:.2f}, threshold {needed:.2f})"
+        )
+        return Verdict("leave it", tuple(reasons), strength, needed, total, confirmed, classes)
+    doubts = _doubts(found, confirmed, total)
+    advice = "look first" if doubts else "retrain"
+    return Verdict(advice, (*reasons, *doubts), strength, needed, total, confirmed, classes)
+
+
+def _class(name: str, samples: int, late: int, gap: float) -> ClassVerdict:
+    needed = threshold(samples)
+    clear = gap >= needed and late >= FEWEST
+    words = "clear" if clear else "weak" if gap >= FLOOR and late >= FEWEST else "none"
+    return ClassVerdict(name, samples, late, gap, needed, clear, words)
+
+
+def _doubts(found: Evidence, confirmed: int, late: int) -> list[str]:
+    """Why the late samples may not be a minority that retraining helps."""
+    doubts = []
+    if late >= ENOUGH and wilson_interval(confirmed, late)[1] < MOST_UNCONFIRMED:
+        doubts.append(
+            f"but only {confirmed} of {late} late samples are classified right by a balanced model that has not "
+            "seen them: wrong labels explain the rest better than a minority; see the second list"
+        )
+    change, error = paired_change(found.baseline["val"], found.balanced["val"], found.y["val"])
+    if change < -TOLERATED and change < -2 * error:
+        doubts.append(
+            f"but the balanced model loses {-100 * change:.1f} points of validation accuracy: "
+            "what was repeated does not generalise"
+        )
+    return doubts
+
+
+def paired_change(before: np.ndarray, after: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """How much more often the second is right on the same samples, and the standard error of that.
+
+    >>> paired_change(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), np.array([0, 1, 1, 1]))[0]
+    0.25
+    """
+    difference = (after == y).astype(float) - (before == y).astype(float)
+    return float(difference.mean()), float(difference.std() / max(len(y), 1) ** 0.5)

@@ -1,0 +1,33 @@
+"""The answer in sentences, for the terminal and the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenhand.audit.verdict import ClassVerdict, Verdict
+
+ADVICE = {
+    "retrain": "Retrain: a minority is learned later than the rest.",
+    "look first": "Look first: some samples stand apart, but it is not sure that retraining on them helps.",
+    "leave it": "Leave it: there is no sign of a minority that is learned later.",
+}
+
+
+def advice_sentence(verdict: Verdict) -> str:
+    """What to do, in one sentence."""
+    return ADVICE[verdict.advice]
+
+
+def class_advice(verdict: ClassVerdict) -> str:
+    """What one class's gap says."""
+    if verdict.words == "clear":
+        return f"{verdict.late} of {verdict.samples} samples stand apart."
+    if verdict.words == "weak":
+        return f"{verdict.late} of {verdict.samples} samples may stand apart; too few to be sure."
+    return "Differences in difficulty explain it."
+
+
+def recommendation(ship: dict[str, Any]) -> str:
+    """Which model to ship, and why."""
+    name = "balanced model" if ship["model"] == "balanced" else "model trained on the data as they are"
+    return f"Ship the {name}: {ship['reason']}."

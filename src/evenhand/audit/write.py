@@ -1,0 +1,120 @@
+"""The folder of an audit: every file whole, the summary last."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import evenhand
+from evenhand.audit import page
+from evenhand.audit.run import Audited
+from evenhand.core.rebalance import sample_weights
+from evenhand.integrations.files import csv_bytes
+from evenhand.training.store import write_bytes, write_json
+
+HEADER = (
+    "id", "split", "label", "predicted_baseline", "predicted_balanced", "pseudo_group", "margin", "first_loss",
+    "last_loss", "mean_loss", "epoch_learned", "times_forgotten", "confidence_unseen", "triage",
+)  # fmt: skip
+
+
+def write(done: Audited, out: Path) -> dict[str, Any]:
+    """Write all files and give the summary; its existence means that the others are there."""
+    summary = summarise(done)
+    (out / "summary.json").unlink(missing_ok=True)  # of an earlier audit, whose files are replaced now
+    found = done.evidence
+    for name, content in found.files.items():
+        write_bytes(out / name, content)
+    write_bytes(out / "samples.csv", _samples(done))
+    train = done.data.rows(0)
+    weights = sample_weights(found.parts)
+    rows = ((done.data.ids[row], round(float(weight), 6)) for row, weight in zip(train, weights, strict=True))
+    write_bytes(out / "weights.csv", csv_bytes(("id", "weight"), rows))
+    # Rows of samples.csv, not of the training set: what was held out stays held out.
+    write_bytes(out / "indices.npy", _npy(train[np.asarray(found.balanced_rows)]))
+    write_bytes(out / "curves.npz", _curves(done))
+    page.write(done, out / "report.html")
+    write_json(out / "summary.json", summary)
+    return summary
+
+
+def summarise(done: Audited) -> dict[str, Any]:
+    """Everything but the samples, as plain values."""
+    found, data = done.evidence, done.data
+    counts = {kind: len(done.triage.rows(kind)) for kind in ("minority", "mislabelled")}
+    return {
+        "evenhand": evenhand.__version__,
+        "data": {
+            "source": done.title,
+            "kind": data.kind,
+            "samples": {part: len(found.y[part]) for part in ("train", "val", "test")},
+            "classes": list(data.class_names),
+            "notes": list(data.notes),
+        },
+        "seed": done.seed,
+        "training": dict(found.about),
+        "verdict": asdict(done.verdict),
+        "triage": {**counts, "late": int(found.late.sum()), "confirmed": done.verdict.confirmed},
+        "models": done.models,
+        "ship": done.ship,
+    }
+
+
+def _samples(done: Audited) -> bytes:
+    """One line for each sample, in the order of the data; held-out samples have no history of training."""
+    found, data, triage = done.evidence, done.data, done.triage
+    names = data.class_names
+    lines: list[tuple[Any, ...]] = [()] * len(data.ids)
+    for number, part in enumerate(("train", "val", "test")):
+        parts = {"train": found.parts, "val": found.val_parts}.get(part)
+        losses = {"train": found.losses, "val": found.val_losses}.get(part)
+        for position, row in enumerate(data.rows(number).tolist()):
+            lines[row] = (
+                data.ids[row],
+                part,
+                names[int(found.y[part][position])],
+                names[int(found.baseline[part][position])],
+                names[int(found.balanced[part][position])],
+                "" if parts is None else "minority" if parts.minority[position] else "majority",
+                "" if parts is None else round(float(parts.margin[position]), 4),
+                *(("", "", "") if losses is None else _course(losses[position])),
+                *(
+                    (
+                        int(triage.learned[position]),
+                        int(triage.forgotten[position]),
+                        round(float(found.unseen[position, int(found.y[part][position])]), 4),
+                        triage.verdict[position].item(),
+                    )
+                    if part == "train"
+                    else ("", "", "", "")
+                ),
+            )
+    return csv_bytes(HEADER, lines)
+
+
+def _course(losses: np.ndarray) -> tuple[float, float, float]:
+    return tuple(round(float(value), 4) for value in (losses[0], losses[-1], losses.mean()))  # type: ignore[return-value]
+
+
+def _curves(done: Audited) -> bytes:
+    """Training and validation losses in half precision; `rows` says which lines of samples.csv they are."""
+    buffer = io.BytesIO()
+    found, data = done.evidence, done.data
+    np.savez_compressed(
+        buffer,
+        rows=data.rows(0),
+        losses=found.losses.astype(np.float16),
+        val_rows=data.rows(1),
+        val_losses=found.val_losses.astype(np.float16),
+    )
+    return buffer.getvalue()
+
+
+def _npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()

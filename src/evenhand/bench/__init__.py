@@ -1,0 +1,1 @@
+"""The benchmark: plan (grid x seeds), launch (local processes, Ray), records, selection."""

@@ -1,0 +1,141 @@
+"""What a bench runs: the grid of every method times the seeds, in two waves."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from evenhand import tasks
+from evenhand.bench.grids import PAIR, combinations, grid_of, named
+from evenhand.training import plugins
+
+if TYPE_CHECKING:
+    from evenhand.training.data import Task
+
+# The paper's methods, in the order in which their runs begin. After ERM and G-DRO, TAB, because it brings the
+# training that it shares with JTT and MaskTune to its end; then LfF, because it shares none and so waits for
+# nobody; MaskTune last, because short runs even out when the workers end.
+PAPER = ("erm", "gdro", "tab", "lff", "jtt", "masktune")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run that is wanted; `settings` are the candidate's, `changes` those of the task's recipe.
+
+    >>> Planned("even_odd:p=0.95", "jtt", {"upweight": 10}, seed=1, changes={"epochs": 50}).words()
+    'even_odd:p=0.95 jtt upweight=10 seed 1'
+    """
+
+    spec: str  # the task, as `tasks.load` takes it
+    method: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    def words(self) -> str:
+        """How a person names the run."""
+        return " ".join(filter(None, [self.spec, self.method, named(self.settings), f"seed {self.seed}"]))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, from which `Planned(**values)` is the same run again."""
+        return asdict(self)
+
+
+def locate(planned: Planned, task: Task, runs: Path, device: str = "auto") -> Path:
+    """The folder in which `execute` keeps this run."""
+    from evenhand.training.data import checksum
+    from evenhand.training.execute import resolve_device, resolve_precision, sort_settings
+    from evenhand.training.record import key_of
+
+    module = method_module(planned.method)
+    settings, changes = sort_settings(planned.method, module, planned.settings)
+    recipe = task.recipe.replace(**planned.changes).replace(**changes)
+    recipe = resolve_precision(recipe, resolve_device(device))
+    identity = {
+        "task": task.name,
+        "data": task.checksum,
+        "method": planned.method,
+        "hyperparameters": settings,
+        "recipe": recipe.changed(),
+    }
+    sources = plugins.source(planned.method) + plugins.source(recipe.model)
+    if sources:
+        identity["source"] = checksum(sources)
+    return runs / task.name / planned.method / f"{key_of(identity)}-s{planned.seed}"
+
+
+@functools.cache
+def method_module(method: str) -> ModuleType:
+    """The module of a method, ours or a user's own."""
+    return plugins.load("evenhand.methods", method, "train")
+
+
+@functools.cache
+def grid(spec: str, method: str) -> dict[str, list[Any]]:
+    """The values that a method's search tries on a task: the task's own grid, or else the method's."""
+    tasks.module(tasks.parse(spec)[0]), method_module(method)  # a user's own modules are loaded by this
+    return grid_of(spec, method) or {}
+
+
+def product(
+    spec: str, methods: Sequence[str], seeds: Sequence[int], changes: dict[str, Any] | None = None
+) -> list[Planned]:
+    """Every candidate of these methods with every seed; the seeds of one candidate stand together."""
+    return [
+        Planned(spec, method, settings, seed, dict(changes or {}))
+        for method in methods
+        for settings in _longest_first(combinations(grid(spec, method)))
+        for seed in seeds
+    ]
+
+
+def _longest_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """JTT's runs differ a hundredfold: early errors are many, and each is repeated `upweight` times."""
+
+    def size(values: dict[str, Any]) -> float:
+        upweight = values.get("upweight", 0)
+        return upweight / values.get("identifier_epochs", 1) if isinstance(upweight, int) else 0
+
+    return sorted(settings, key=size, reverse=True)  # stable: all others keep the order of their grid
+
+
+@dataclass(frozen=True)
+class Waves:
+    """A task's part of a bench: the runs that can begin, and the methods that wait for ERM's selection."""
+
+    task: Task
+    seeds: tuple[int, ...]
+    changes: dict[str, Any]
+    first: list[Planned]
+    methods: list[str]  # of the second wave
+    notes: list[str]  # what is not, or nevertheless, planned, and why
+
+    def second(self, pair: dict[str, Any]) -> list[Planned]:
+        """The runs of the second wave, with the learning rate and weight decay that were selected for ERM."""
+        return product(self.task.spec, self.methods, self.seeds, {**self.changes, **pair})
+
+
+def waves(task: Task, methods: Sequence[str], seeds: Sequence[int], changes: dict[str, Any]) -> Waves:
+    """Divide a task's runs: methods that search learning rate or weight decay begin, others inherit ERM's."""
+    first, second, notes = [], [], []
+    for method in sorted(dict.fromkeys(methods), key=_rank):
+        if getattr(method_module(method), "NEEDS_GROUPS", False) and task.train.group is None:
+            notes.append(f"{task.spec} has no groups, which {method} needs: not planned")
+        elif method == "erm" or set(PAIR) & grid(task.spec, method).keys():
+            first.append(method)
+        else:
+            second.append(method)
+    if second and "erm" not in first:
+        first.insert(0, "erm")
+        notes.append(f"{task.spec}: {', '.join(second)} inherit from erm, so its grid is planned too")
+    planned = product(task.spec, first, seeds, changes)
+    return Waves(task, tuple(seeds), dict(changes), planned, second, notes)
+
+
+def _rank(method: str) -> tuple[bool, int]:
+    """The paper's methods in its order; before them what resembles TAB in having nothing to search."""
+    return (method in PAPER[3:], PAPER.index(method) if method in PAPER else len(PAPER))

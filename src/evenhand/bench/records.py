@@ -1,0 +1,119 @@
+"""Records in folders and in packed files: read alike, and carried from one machine to another."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from evenhand.tasks import archives
+from evenhand.training.record import Record, find, is_finished
+from evenhand.training.store import claim, write_bytes
+
+# metrics.json last: unpacked in this order, its existence means that the run is complete.
+SMALL = ("config.json", "dynamics.json", "timing.json", "metrics.json")
+
+
+def load(*sources: str | Path) -> list[Record]:
+    """Every finished run in these runs folders and packed .zip files; of the same run, the first counts."""
+    found: dict[tuple[str, ...], Record] = {}
+    for source in map(Path, sources):
+        if not source.exists():
+            raise ValueError(f"{source} should be a runs folder or a packed .zip file, but it does not exist")
+        records = list(find(source if source.is_dir() else _content(source)))
+        if not records:
+            raise ValueError(
+                f"{source} holds no finished run; make some with: evenhand bench digits_even_odd --runs DIR"
+            )
+        for record in records:
+            found.setdefault(record.path.parts[-3:], record)
+    return list(found.values())
+
+
+def pack(records: Iterable[Record], out: str | Path, *, failures: Iterable[Path] = ()) -> None:
+    """Write one small .zip in the layout of a runs folder; the same records give the same bytes.
+
+    Left out are weights, checkpoints, histories and training partitions; predictions lose their confidences.
+    """
+    entries: dict[str, bytes] = {}
+    for record in records:
+        entries.update(_entries(record))
+    for failure in failures:
+        entries["/".join(failure.parts[-4:])] = failure.read_bytes()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as zipped:
+        for name in sorted(entries):
+            info = zipfile.ZipInfo(name)  # dated 1980, whatever the clock says
+            info.compress_type, info.create_system, info.external_attr = zipfile.ZIP_DEFLATED, 3, 0o644 << 16
+            zipped.writestr(info, entries[name], compresslevel=9)
+    write_bytes(Path(out), buffer.getvalue())
+
+
+def unpack(file: str | Path, runs: str | Path) -> tuple[int, int]:
+    """Put packed runs into a runs folder; gives how many were added and how many were there and are kept."""
+    added = kept = 0
+    for record in load(_zip(Path(file))):
+        target = Path(runs, *record.path.parts[-3:])
+        with claim(target):
+            if is_finished(target):
+                kept += 1
+                continue
+            for name, content in sorted(_entries(record).items(), key=lambda entry: _last(entry[0])):
+                path = Path(runs, name)
+                if path.is_relative_to(target) or not path.exists():  # a stage may have gone further here
+                    write_bytes(path, content)
+            added += 1
+    return added, kept
+
+
+def _last(name: str) -> tuple[bool, str]:
+    return name.endswith("/metrics.json"), name
+
+
+def _entries(record: Record) -> dict[str, bytes]:
+    """What is kept of a run: name in the archive -> content."""
+    folder = "/".join(record.path.parts[-3:])
+    entries = {}
+    for name in SMALL:
+        if (path := record.path / name).exists():
+            entries[f"{folder}/{name}"] = path.read_bytes()
+    for name, keep in (("predictions.npz", ("val", "test")), ("val_partition.npz", None)):
+        if (path := record.path / name).exists():
+            entries[f"{folder}/{name}"] = _smaller(path, keep)
+    for stage, value in record.config["stages"].items():
+        if Path(value["folder"]).name != value["folder"]:  # the records may be anybody's
+            raise ValueError(
+                f"{record.path / 'config.json'} names an unsafe folder, {value['folder']!r}: do not use it"
+            )
+        if (path := record.stage(stage) / "epochs.jsonl").exists():
+            entries["/".join(path.parts[-4:])] = path.read_bytes()
+    return entries
+
+
+def _smaller(path: Path, keep: tuple[str, ...] | None) -> bytes:
+    """An .npz with only these arrays, and margins, which only colour a page, at half precision."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files if keep is None or name in keep}
+    if "margin" in arrays:
+        arrays["margin"] = arrays["margin"].astype(np.float16)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _content(file: Path) -> Path:
+    """The folder in the cache with what a packed file holds."""
+    try:
+        return archives.unpack(_zip(file).stem, [file])
+    except (zlib.error, NotImplementedError, RuntimeError) as error:  # a damaged stream; encryption
+        raise ValueError(f"{file} cannot be unpacked ({error}); it is damaged: fetch it again") from error
+
+
+def _zip(file: Path) -> Path:
+    if not file.is_file() or file.suffix != ".zip":
+        raise ValueError(f"{file} should be a .zip file that `evenhand pack` wrote")
+    return file

@@ -1,0 +1,88 @@
+"""Commands for what others have made: recorded losses, and new data for a trained model."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenhand.cli.common import Data, Device, Json, app, console
+
+SHOWN = 20  # classes in the table; the rest is in summary.json
+
+
+@app.command()
+def partition(
+    losses: Annotated[Path, typer.Argument(metavar="LOSSES.npy", help="(samples, epochs) numbers.")],
+    labels: Annotated[
+        Path, typer.Argument(metavar="LABELS.npy", help="(samples,) whole numbers or strings.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")] = Path("partition"),
+    seed: Annotated[int, typer.Option(help="Which copies are drawn depends on it.", min=0)] = 0,
+    json_: Json = False,
+) -> None:
+    """Split losses that you have recorded: which samples are learned late, and what to repeat."""
+    from evenhand.integrations.files import partition_files
+
+    summary = partition_files(losses, labels, out, seed=seed)
+    if json_:
+        typer.echo(json.dumps(summary, indent=1))
+        return
+    _print_classes(summary)
+    typer.echo(
+        f"\n{out} holds samples.csv, weights.csv and indices.npy, the {summary['balanced_rows']:,} rows "
+        "to train on again."
+    )
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    inputs: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="An .npy or .npz file, an image, or a folder of images.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The table to write.")] = Path("predictions.csv"),
+    data: Data = None,
+    device: Device = "auto",
+) -> None:
+    """Use a trained model on new data: a table of ids, predicted classes and confidences."""
+    from evenhand.integrations.files import csv_bytes
+    from evenhand.integrations.prediction import predict as predict_
+    from evenhand.training.store import write_bytes
+
+    if out.is_dir():
+        raise ValueError(
+            f"--out must be a file to write, got the folder {out}; try {out / 'predictions.csv'}"
+        )
+    found = predict_(run, inputs, root=data, device=device)
+    rows = zip(found.ids, found.classes, (f"{value:.4f}" for value in found.confidence), strict=True)
+    write_bytes(out, csv_bytes(("id", "predicted", "confidence"), list(rows)))
+    counts = Counter(found.classes).most_common(SHOWN)
+    typer.echo(f"{out}: {len(found.ids):,} predictions")
+    for name, count in counts:
+        typer.echo(f"  {_printable(name)}: {count:,}")
+
+
+def _print_classes(summary: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    title = f"{summary['samples']:,} samples, {summary['epochs']} epochs"
+    table = Table("class", title=title, title_justify="left")
+    for name in ("majority", "minority", "separation"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in summary["classes"][:SHOWN]:
+        separation = row["unsplit"] or f"{row['separation']:.2f}"
+        sizes = (f"{row['majority']:,}", f"{row['minority']:,}")
+        table.add_row(Text(_printable(str(row["label"]))), *sizes, separation)
+    console().print(table)
+    if len(summary["classes"]) > SHOWN:
+        typer.echo(f"… and {len(summary['classes']) - SHOWN:,} more classes, in summary.json")
+
+
+def _printable(text: str) -> str:
+    """Names come from data; what could steer a terminal is shown as a question mark."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,0 +1,116 @@
+"""The `audit` command: the answer about one's own data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenhand.cli.common import Device, Json, Quiet, Seed, app, console
+
+SHOWN = 20  # classes in the table; the rest is in summary.json
+
+Column = Annotated[str | None, typer.Option(metavar="COLUMN")]
+
+
+@app.command()
+def audit(
+    data: Annotated[
+        str,
+        typer.Argument(metavar="DATA", help="A folder of class folders, a CSV or Parquet table, or a task."),
+    ],
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="A table's column of classes.")] = None,
+    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Classify this column's texts.")] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Classify the images whose paths are here.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Known groups: for scoring only, never for training.")
+    ] = None,
+    header: Annotated[bool, typer.Option(help="Whether a CSV's first line names its columns.")] = True,
+    model: Annotated[
+        str | None, typer.Option(help="cnn, resnet18, … or module:function (a network or an estimator).")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Pixels on each side of an image.", min=8)] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")] = Path("audit"),
+    seed: Seed = 0,
+    epochs: Annotated[int | None, typer.Option(help="At most so many epochs a training.")] = None,
+    device: Device = "auto",
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Is there a shortcut in your data? Which samples break it, and does retraining help?"""
+    from evenhand.audit.run import audit as audit_
+    from evenhand.audit.write import write
+    from evenhand.training.progress import choose
+
+    done = audit_(
+        data,
+        label=label,
+        text=text,
+        image=image,
+        group=group,
+        header=header,
+        model=model,
+        size=size,
+        out=out,
+        seed=seed,
+        epochs=epochs,
+        device=device,
+        show=choose(quiet or json_),
+    )
+    summary = write(done, out)
+    if json_:
+        typer.echo(json.dumps(summary, indent=1))
+        return
+    _print(done, summary, out)
+
+
+def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
+    from rich.table import Table
+
+    from evenhand.audit.words import advice_sentence, recommendation
+
+    classes = Table("class", title="Do some samples of a class stand apart?", title_justify="left")
+    for name in ("samples", "late", "gap", "threshold"):
+        classes.add_column(name, justify="right")
+    classes.add_column("evidence")
+    for each in done.verdict.classes[:SHOWN]:
+        figures = (f"{each.samples:,}", f"{each.late:,}", f"{each.gap:.2f}", f"{each.threshold:.2f}")
+        classes.add_row(each.name, *figures, each.words)
+    console().print(classes)
+    if len(done.verdict.classes) > SHOWN:
+        typer.echo(f"… and {len(done.verdict.classes) - SHOWN} more classes in summary.json")
+    models = Table("accuracy", title="Both models on held-out samples", title_justify="left")
+    for name in ("as collected", "balanced"):
+        models.add_column(name, justify="right", no_wrap=True)
+    for name, part, what in ROWS:
+        both = [summary["models"][key][part].get(what) for key in ("baseline", "balanced")]
+        if all(both):
+            models.add_row(name, *(f"{100 * each['accuracy']:.1f}%" for each in both))
+    console().print(models)
+    counts = summary["triage"]
+    for note in done.data.notes:
+        typer.echo(f"Note: {note}.")
+    typer.echo(f"\n{advice_sentence(done.verdict)}")
+    for reason in done.verdict.reasons:
+        typer.echo(f"  {reason}")
+    typer.echo(
+        f"Triage: {counts['minority']:,} samples are likely a minority, "
+        f"{counts['mislabelled']:,} are likely mislabelled (samples.csv)."
+    )
+    typer.echo(recommendation(done.ship))
+    typer.echo(f"\nOpen {out / 'report.html'} to see them; {out} also holds both models and summary.json.")
+
+
+ROWS = (
+    ("validation", "val", "accuracy"),
+    ("  worst class", "val", "worst_class"),
+    ("  worst pseudo-group", "val", "worst_pseudo_group"),
+    ("  learned late", "val", "late"),
+    ("test", "test", "accuracy"),
+    ("  worst class", "test", "worst_class"),
+    ("  worst true group", "test", "worst_group"),
+)

@@ -1,0 +1,1 @@
+"""The core inside other people's training loops."""

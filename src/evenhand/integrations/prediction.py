@@ -1,0 +1,157 @@
+"""A trained model on new data: arrays or images in, a class and a confidence for each out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenhand import tasks
+from evenhand.tasks.images import read
+from evenhand.training.batches import Batches, Source
+from evenhand.training.data import Split, Task, as_input
+from evenhand.training.evaluation import logits
+from evenhand.training.execute import resolve_device
+from evenhand.training.models import make_model
+from evenhand.training.recipe import Recipe
+from evenhand.training.store import read_json
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of new samples."""
+
+    ids: list[str]  # a row's number, or an image's path below the folder given
+    classes: list[str]  # the name of the class that it finds likeliest
+    confidence: np.ndarray  # (samples,) float32: the probability that it gives that class
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Image files as a storage of inputs, decoded when asked for."""
+
+    files: Sequence[Path]
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, row: int) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(read(self.files[row], self.size)))
+
+
+def predict(run: Path, inputs: Path, *, root: Path | None = None, device: str = "auto") -> Predictions:
+    """What the model of a finished run says of the samples in `inputs`.
+
+    `inputs` is an .npy file, an .npz file with one array, an image, or a folder of images, which is searched
+    recursively. Images are resized and normalised as the run's task does it. `root` is the folder of the
+    task's data, as for `tasks.load`.
+    """
+    for name in ("config.json", "model.safetensors"):
+        if not (run / name).is_file():
+            raise ValueError(f"{run} should be the folder of a finished run, but it holds no {name}")
+    config = read_json(run / "config.json")
+    if not config.get("spec"):
+        raise ValueError(
+            f"{run} was trained on data and a model of your own; load its model.safetensors into that model"
+        )
+    task, recipe = tasks.load(config["spec"], root), Recipe(**config["full_recipe"])
+    ids, x = _inputs(inputs, as_input(task.train.x[int(task.train.rows[0])]))
+    where = resolve_device(device)
+    if where.type == "cpu":
+        recipe = recipe.replace(precision="fp32")
+    split = Split(x, torch.zeros(len(x), dtype=torch.int64))
+    batches = Batches(split, task, Source(x, where), batch_size=max(recipe.batch_size, 256))
+    outputs = logits(_model(run, task, recipe).to(where), batches, recipe)
+    confidence, label = outputs.softmax(1).max(1)
+    return Predictions(ids, [task.class_names[each] for each in label.tolist()], confidence.cpu().numpy())
+
+
+def _model(run: Path, task: Task, recipe: Recipe) -> nn.Module:
+    from safetensors.torch import load_file
+
+    if task.make_model is not None:
+        model = task.make_model()
+    else:
+        shape = tuple(as_input(task.train.x[int(task.train.rows[0])]).shape)
+        model = make_model(recipe.model, shape=shape, num_classes=task.num_classes)
+    file = run / "model.safetensors"
+    try:
+        model.load_state_dict(load_file(file))
+    except Exception as error:  # safetensors raises a kind of its own for a damaged file
+        raise ValueError(f"{file} should hold the weights of {recipe.model}, but {error}") from error
+    return model
+
+
+def _inputs(source: Path, example: Tensor) -> tuple[list[str], Any]:
+    """The samples' names and a storage of them, like the one that the model was trained on."""
+    if source.is_dir():
+        found = (file for file in source.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        files = sorted(found)
+        if not files:
+            raise ValueError(f"{source} should hold images ({', '.join(SUFFIXES)}), but it holds none")
+        return [str(file.relative_to(source)) for file in files], _images(files, example)
+    if not source.is_file():
+        raise ValueError(
+            f"INPUT must be an .npy or .npz file, an image or a folder of images; no file {source}"
+        )
+    if source.suffix.lower() in SUFFIXES:
+        return [source.name], _images([source], example)
+    array = _checked(source, _array(source), example)
+    return [str(row) for row in range(len(array))], array
+
+
+def _images(files: Sequence[Path], example: Tensor) -> _Images:
+    shape = tuple(example.shape)
+    if len(shape) != 3 or shape[0] != 3 or shape[1] != shape[2]:
+        raise ValueError(f"the model takes inputs of shape {shape}, not images; give them as an .npy file")
+    return _Images(files, shape[1])
+
+
+def _array(source: Path) -> np.ndarray:
+    if source.suffix.lower() not in (".npy", ".npz"):
+        raise ValueError(f"INPUT must be an .npy or .npz file, an image or a folder of images, got {source}")
+    try:
+        loaded = np.load(source, mmap_mode="c", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            if len(loaded.files) != 1:
+                raise ValueError(f"expected one array, but there are {len(loaded.files)}")
+            array: np.ndarray = loaded[loaded.files[0]]
+            return array
+    except Exception as error:  # zip files have several ways to be damaged
+        raise ValueError(
+            f"{source} should hold one array of numbers, but it cannot be read: {error}"
+        ) from error
+
+
+def _checked(source: Path, array: np.ndarray, example: Tensor) -> np.ndarray:
+    """The array in the storage's own units: whole numbers are pixels only where the model learned pixels."""
+    shape = tuple(example.shape)
+    if array.shape[1:] != shape or array.ndim == 0 or len(array) == 0:
+        expected = ", ".join(["samples", *map(str, shape)])
+        raise ValueError(f"{source} must be shaped ({expected}) as in training, got {array.shape}")
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{source} must hold real numbers, got {array.dtype}")
+    if example.dtype == torch.uint8 and array.dtype == np.uint8:
+        return array
+    pixels = example.dtype == torch.uint8
+    for start in range(0, len(array), 4096):
+        part = array[start : start + 4096]
+        if not np.isfinite(part).all():
+            row = start + int(np.argwhere(~np.isfinite(part))[0][0])
+            raise ValueError(f"{source} must hold finite numbers, but row {row} does not")
+        if pixels and (array.dtype.kind != "f" or part.min() < 0 or part.max() > 1):
+            raise ValueError(
+                f"{source} must hold pixels as uint8 from 0 to 255 or as fractions from 0 to 1, "
+                f"got {array.dtype} from {part.min():g} to {part.max():g}"
+            )
+    return array if array.dtype == np.float32 else array.astype(np.float32)

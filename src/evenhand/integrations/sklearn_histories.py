@@ -1,0 +1,195 @@
+"""Every sample's loss history from one training of a scikit-learn classifier, of whatever kind it is.
+
+Boosting is trained once, as it would be anyway, and its rounds are replayed. Estimators with `partial_fit`
+are trained one epoch at a time, those with `warm_start` one stage at a time.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import _safe_indexing
+from sklearn.utils.class_weight import compute_class_weight
+
+Array = npt.NDArray[Any]
+Scores = Iterator[Array]  # per point of the history: probabilities (samples, classes) or decision values
+Training = Callable[[Any, Any, Array, Array | None, int | None, int], Scores]
+
+_FLOOR = 1e-7  # of a probability, so that no single loss exceeds 16.1 and outweighs all others
+_MOST_POINTS = 100  # of a history, unless told: epochs at most, or boosting rounds that are kept
+_STAGES = 20  # of a warm start, unless told; each is a call of fit
+_TOLERANCE, _PATIENCE = 1e-4, 5  # where an estimator with partial_fit has no stopping rule of its own
+
+
+def training_of(estimator: Any) -> Training | None:
+    """The way in which this estimator's training can be recorded, if there is one."""
+    makers = {kind.__module__.split(".")[0] for kind in type(estimator).__mro__}
+    parameters = estimator.get_params() if hasattr(estimator, "get_params") else {}
+    if "lightgbm" in makers:
+        # A random forest's trees are averaged, not added up.
+        return None if parameters.get("boosting_type") == "rf" else _lightgbm
+    if "xgboost" in makers:
+        return _xgboost
+    if hasattr(estimator, "staged_predict_proba") or hasattr(estimator, "staged_decision_function"):
+        return _staged
+    if hasattr(estimator, "partial_fit"):
+        return _epochs
+    if "warm_start" in parameters and ("n_estimators" in parameters or "max_iter" in parameters):
+        return _warm_start
+    return None
+
+
+def record(
+    estimator: Any, x: Any, y: Array, weight: Array | None, *, epochs: int | None, seed: int
+) -> npt.NDArray[np.float32]:
+    """Train the estimator and give every sample's losses, (samples, epochs) float32."""
+    training = training_of(estimator)
+    assert training is not None
+    position = np.unique(y, return_inverse=True)[1].reshape(-1)
+    columns = [losses_of(scores, position) for scores in training(estimator, x, y, weight, epochs, seed)]
+    return np.stack(columns, axis=1)
+
+
+def losses_of(probabilities: Array, position: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Negative log probability of each sample's own class, (samples,); `position`: its column.
+
+    >>> [f"{loss:.2f}" for loss in losses_of(np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([0, 1]))]
+    ['0.69', '0.22']
+    """
+    own = probabilities[np.arange(len(position)), position]
+    losses: npt.NDArray[np.float32] = -np.log(np.clip(own, _FLOOR, 1)).astype(np.float32)
+    return losses
+
+
+def softmax(values: Array) -> Array:
+    """Probabilities, (samples, classes), from decision values; (samples,) of them are log odds."""
+    if values.ndim == 1 or values.shape[1] == 1:
+        values = np.stack([np.zeros(len(values)), values.reshape(-1)], axis=1)
+    values = np.exp(values - values.max(axis=1, keepdims=True))
+    probabilities: Array = values / values.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+def _probabilities(estimator: Any, x: Any) -> Array:
+    """What the estimator says of every class; decision values stand for logits where it has no more."""
+    if hasattr(estimator, "predict_proba"):
+        return np.asarray(estimator.predict_proba(x))
+    return softmax(np.asarray(estimator.decision_function(x)))
+
+
+def _fit(estimator: Any, x: Any, y: Array, weight: Array | None) -> None:
+    estimator.fit(x, y) if weight is None else estimator.fit(x, y, sample_weight=weight)
+
+
+def _points(count: int, most: int) -> list[int]:
+    """At most so many of 1 … count, evenly spread, the last among them."""
+    return [int(point) for point in np.unique(np.linspace(1, count, min(count, most)).round())]
+
+
+def _staged(estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int | None, seed: int) -> Scores:
+    """scikit-learn's boosting: one fit, then what it predicted after its rounds."""
+    _fit(estimator, x, y, weight)
+    rounds = getattr(estimator, "n_iter_", None) or len(estimator.estimators_)
+    keep = set(_points(int(rounds), epochs or _MOST_POINTS))
+    direct = hasattr(estimator, "staged_predict_proba")
+    stages = (
+        estimator.staged_predict_proba(x) if direct else map(softmax, estimator.staged_decision_function(x))
+    )
+    for number, probabilities in enumerate(stages, start=1):
+        if number in keep:
+            yield probabilities
+
+
+def _lightgbm(
+    estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int | None, seed: int
+) -> Scores:
+    """One fit, then its trees added up: every tree is asked once."""
+    _fit(estimator, x, y, weight)
+    first, total = 0, 0.0
+    rounds = estimator.best_iteration_ or estimator.booster_.current_iteration()
+    for point in _points(rounds, epochs or _MOST_POINTS):
+        window = {"start_iteration": first, "num_iteration": point - first}
+        first, total = point, total + estimator.predict_proba(x, raw_score=True, **window)
+        yield softmax(np.asarray(total))
+
+
+def _xgboost(estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int | None, seed: int) -> Scores:
+    """One fit, then its trees on top of the margin so far: every tree is asked once."""
+    _fit(estimator, x, y, weight)
+    first, margin = 0, None
+    for point in _points(estimator.get_booster().num_boosted_rounds(), epochs or _MOST_POINTS):
+        margin = estimator.predict(x, output_margin=True, base_margin=margin, iteration_range=(first, point))
+        first = point
+        yield softmax(margin)
+
+
+def _epochs(estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int | None, seed: int) -> Scores:
+    """One `partial_fit` an epoch, on shuffled rows; without `epochs`, until the loss falls no further."""
+    classes, position = np.unique(y, return_inverse=True)
+    own = _prepare_for_epochs(estimator, classes, y)
+    most = epochs or min(own.get("max_iter") or _MOST_POINTS, _MOST_POINTS)
+    tolerance = own.get("tol") or _TOLERANCE
+    patience = own.get("n_iter_no_change") or _PATIENCE
+    best, stale = np.inf, 0
+    for epoch in range(most):
+        order = np.random.default_rng([seed, epoch]).permutation(len(y))
+        given = {} if weight is None else {"sample_weight": weight[order]}
+        estimator.partial_fit(
+            _safe_indexing(x, order), y[order], **({"classes": classes} if epoch == 0 else {}), **given
+        )
+        probabilities = _probabilities(estimator, x)
+        yield probabilities
+        mean = float(np.average(losses_of(probabilities, position.reshape(-1)), weights=weight))
+        stale = 0 if mean < best - tolerance else stale + 1
+        best = min(best, mean)
+        if epochs is None and stale >= patience:
+            break
+    estimator.set_params(**{name: own[name] for name in ("early_stopping", "class_weight") if name in own})
+
+
+def _prepare_for_epochs(estimator: Any, classes: Array, y: Array) -> dict[str, Any]:
+    """Settings that `fit` knows and `partial_fit` refuses, said in a way it accepts; gives the parameters."""
+    own: dict[str, Any] = estimator.get_params()
+    if own.get("early_stopping") is True:
+        estimator.set_params(early_stopping=False)
+    if own.get("class_weight") == "balanced":
+        values = compute_class_weight("balanced", classes=classes, y=y)
+        estimator.set_params(class_weight=dict(zip(classes.tolist(), values.tolist(), strict=True)))
+    return own
+
+
+def _warm_start(
+    estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int | None, seed: int
+) -> Scores:
+    """Trees, or iterations, a few more at every stage; the last stage has all iterations to converge."""
+    own = estimator.get_params()
+    name = "n_estimators" if "n_estimators" in own else "max_iter"
+    most = own[name] if isinstance(own[name], int) and own[name] > 0 else _MOST_POINTS
+    points = _points(most, epochs or _STAGES)
+    # What is counted anew in every call of fit, against what is counted from the start.
+    steps = points if name == "n_estimators" else [*np.diff([0, *points[:-1]]).tolist(), own[name]]
+    for number, step in enumerate(steps, start=1):
+        estimator.set_params(**{"warm_start": True, name: step})
+        with warnings.catch_warnings():
+            if number < len(steps):
+                warnings.simplefilter("ignore", ConvergenceWarning)  # a stage is not meant to converge
+            _fit(estimator, x, y, weight)
+        yield _probabilities(estimator, x)
+    estimator.set_params(warm_start=own["warm_start"])
+
+
+def learns_by_steps(estimator: Any) -> bool:
+    """Whether it is trained by `partial_fit`, one epoch at a time."""
+    return training_of(estimator) is _epochs
+
+
+def takes_weights(estimator: Any) -> bool:
+    """Whether both of its trainings, the recorded one and the second, take sample weights."""
+    recorded = estimator.partial_fit if learns_by_steps(estimator) else estimator.fit
+    return all("sample_weight" in signature(train).parameters for train in (recorded, estimator.fit))

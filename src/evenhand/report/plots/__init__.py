@@ -1,0 +1,70 @@
+"""The paper's figures from records: `draw` gives one, `save` writes it as svg, png or pdf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evenhand.bench.needs import FIGURES, SWEPT, check
+from evenhand.bench.select import Bench, task_names
+from evenhand.report.plots import dynamics, search, sweep
+from evenhand.report.plots.style import Drawn, check_form, encode, look, save
+from evenhand.report.tables import make_benches
+from evenhand.training.record import Record
+
+__all__ = ["FIGURES", "Drawn", "check_form", "draw", "drawable", "encode", "save"]
+
+
+def draw(name: str, records: Sequence[Record], wanted: Sequence[str] = ()) -> Drawn:
+    """One of FIGURES, of the `wanted` tasks, else of the first that can be drawn (sweeps: of all)."""
+    check(name)
+    with look():
+        drawn = _draw(name, records, wanted)
+    if drawn is None:
+        task = wanted[0] if wanted else "TASK"
+        raise ValueError(
+            f"there are no runs for the figure {name!r}{f' of {task}' if wanted else ''}; "
+            f"make them with: evenhand bench {task} --figure {name}"
+        )
+    return drawn
+
+
+def drawable(records: Sequence[Record], wanted: Sequence[str] = ()) -> list[Drawn]:
+    """Every figure that these records allow."""
+    with look():
+        found = [_draw(name, records, wanted) for name in FIGURES]
+    return [each for each in found if each is not None]
+
+
+def _draw(name: str, records: Sequence[Record], wanted: Sequence[str]) -> Drawn | None:
+    if name in SWEPT:
+        found = sweep.sweeps(records, wanted, SWEPT[name])
+        found = found if wanted else [each for each in found if len(each.benches) > 1]
+        if not found:
+            return None
+        return sweep.correlation(found) if name == "correlation" else sweep.comparison(name, found)
+    if name in ("validation", "training"):
+        names = list(wanted) or [bench.spec for bench in make_benches(records, ())]
+        curves = [each for task in names if (each := dynamics.dynamics(records, task)) is not None]
+        if not curves:
+            return None
+        return dynamics.validation(curves[0]) if name == "validation" else _training(curves, wanted)
+    known = set(task_names(records)) | {str(record.config["spec"]) for record in records}
+    benches = make_benches(records, [task for task in wanted if task in known]) if records else []
+    if wanted and not known & set(wanted):
+        return None
+    return _searched(name, benches)
+
+
+def _training(curves: Sequence[dynamics.Dynamics], wanted: Sequence[str]) -> Drawn:
+    return dynamics.training(curves if wanted else curves[:1])
+
+
+def _searched(name: str, benches: Sequence[Bench]) -> Drawn | None:
+    """Figures of whole searches: of the first task that has one."""
+    for bench in benches:
+        sizes = [len(bench.candidates(method)) for method in search.SHOWN]
+        if name == "selection" and max(sizes) > 1:
+            return search.selection(bench)
+        if name == "cost" and sum(size > 0 for size in sizes) > 1:
+            return search.cost(bench)
+    return None

@@ -1,0 +1,111 @@
+"""What must be said below a table: how runs differ from the paper's, what was left out, what is missing."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evenhand.bench.grids import combinations, named, task_recipe
+from evenhand.bench.select import Bench, recipe_changes
+from evenhand.report import paper
+from evenhand.report.words import count, listed
+
+MOST = 3  # settings named in a note; of the rest it says how many
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that ended with an error."""
+
+    task: str  # the folder's name
+    method: str
+    folder: str
+    error: str
+
+
+def failures(sources: Iterable[Path]) -> list[Failure]:
+    """The failed runs below folders of runs, as the bench notes them."""
+    found = []
+    for source in sources:
+        for file in sorted(source.glob("*/*/*/failure.json")) if source.is_dir() else ():
+            if (file.parent / "metrics.json").exists():
+                continue
+            try:
+                error = str(json.loads(file.read_text())["error"])
+            except (OSError, ValueError, KeyError, TypeError):
+                error = "its failure.json cannot be read"
+            task, method, folder = file.parts[-4:-1]
+            found.append(Failure(task, method, folder, (error.splitlines() or [""])[0]))
+    return found
+
+
+def of_task(bench: Bench, methods: Sequence[str], failed: Sequence[Failure] = ()) -> list[str]:
+    """All that a reader must know about a task's numbers."""
+    return [
+        *differences(bench),
+        *_left_out(bench.left_out),
+        *_missing(bench, methods),
+        *_failed(failure for failure in failed if failure.task == bench.task),
+    ]
+
+
+def differences(bench: Bench) -> list[str]:
+    """Where the runs are not what the paper did: model, other fields of the recipe, the task's options."""
+    lines = []
+    changed, own = recipe_changes(bench), task_recipe(bench.spec)
+    if "model" in changed and own is not None:
+        lines.append(f"The model is {changed['model']} in place of {own.model}.")
+    rest = {name: value for name, value in changed.items() if name not in ("model", "weights")}
+    if rest:
+        lines.append(f"The recipe differs from the task's own: {named(rest)}.")
+    compared, how = paper.counterpart(bench.spec)
+    if how:
+        lines.append(f"Compared with the paper's {compared}, though made with {how}.")
+    worst = {record.metrics["test"]["wga_over"] for record in bench.records}
+    if worst == {"classes"}:
+        lines.append("No groups are annotated: the worst class stands for the worst group.")
+    return lines
+
+
+def command(bench: Bench, methods: Sequence[str]) -> str:
+    """The bench command that makes what is missing of these methods."""
+    words = ["evenhand", "bench", bench.spec, "--methods", ",".join(methods)]
+    words += ["--seeds", ",".join(str(seed) for seed in bench.seeds)]
+    for name, value in recipe_changes(bench).items():
+        words += ["--set", f"{name}={value}"]
+    return shlex.join(words)
+
+
+def _left_out(reasons: Counter[str]) -> list[str]:
+    if not reasons:
+        return []
+    parts = [f"{number} {reason}" for reason, number in sorted(reasons.items())]
+    return [f"Left out: {count(sum(reasons.values()), 'run')} ({', '.join(parts)})."]
+
+
+def _missing(bench: Bench, methods: Sequence[str]) -> list[str]:
+    """Which runs of the grids are not there, and the command that does them."""
+    lines, lacking = [], []
+    for method in methods:
+        missing = bench.missing(method)
+        if not bench.candidates(method):
+            lines.append(f"Missing: {method}, all of it.")
+            lacking.append(method)
+        elif missing:
+            total = len(combinations(bench.grid(method) or {})) * len(bench.seeds)
+            seeds: dict[str, list[int]] = {}
+            for point, seed in missing:
+                seeds.setdefault(named(point) or "the run", []).append(seed)
+            shown = [f"{name} (seed {', '.join(map(str, own))})" for name, own in list(seeds.items())[:MOST]]
+            more = [f"{len(seeds) - MOST} more settings"] if len(seeds) > MOST else []
+            lines.append(f"Missing: {method}, {len(missing)} of {total} runs: {listed([*shown, *more])}.")
+            lacking.append(method)
+    return [*lines, f"Do what is missing with: {command(bench, lacking)}"] if lacking else []
+
+
+def _failed(failed: Iterable[Failure]) -> list[str]:
+    return [f"Failed: {each.method}/{each.folder}: {each.error}" for each in failed]

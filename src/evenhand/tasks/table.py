@@ -1,0 +1,298 @@
+"""A CSV or Parquet table of your own: features, texts or image paths, and a column of labels."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from evenhand.tasks import folder, own
+from evenhand.tasks.own import TRAIN, Own
+from evenhand.training.data import Task, checksum
+from evenhand.training.recipe import Recipe
+
+RECIPE = Recipe(model="mlp", epochs=40, batch_size=128, check_every=1)
+PANDAS_NEEDED = "tables need pandas and pyarrow: pip install 'evenhand[table]'"
+CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".csv.gz", ".tsv.gz")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+MOST_WORDS = 2000  # of a bag of words that a network reads; the linear model of an audit reads all
+MOST_VALUES = 50  # of a category that a network sees; rarer ones look alike
+IDENTIFIER = 0.5  # a column of words with more distinct values than this share of its rows names the rows
+
+
+def load(
+    root: Path | None = None,
+    *,
+    path: str = "",
+    label: str = "label",
+    text: str = "",
+    image: str = "",
+    group: str = "",
+    size: int = 32,
+) -> Task:
+    """The table at `path` as numbers for a small network; with `image`, the pictures that it lists."""
+    file = folder.located("table", root, path)
+    data = listing(file, label=label, text=text or None, image=image or None, group=group or None)
+    return folder.task(data, size=size, name="table") if data.kind == "images" else task(data)
+
+
+def listing(
+    file: Path,
+    *,
+    label: str,
+    text: str | None = None,
+    image: str | None = None,
+    group: str | None = None,
+    header: bool = True,
+) -> Own:
+    """The table's labelled rows, their columns checked and cleaned, divided into three parts."""
+    frame = read(file, header=header)
+    named = {"--label": label, "--text": text, "--image": image, "--group": group}
+    for option, column in named.items():
+        if column is not None and column not in frame.columns:
+            raise ValueError(
+                f"{option} must name a column of {file}, got {column!r}; "
+                f"its columns are {', '.join(map(str, frame.columns[:40]))}"
+            )
+    if text is not None and image is not None:
+        raise ValueError("give --text or --image, not both: one of them is what the model sees")
+    notes: list[str] = []
+    here = frame[label].notna()
+    if image is None and text is None:
+        _check_not_continuous(frame.loc[here, label], label, file)
+    if not here.all():
+        notes.append(f"{int((~here).sum()):,} rows without a label were left out")
+        frame = frame[here]
+    y, class_names = own.classes_of(_as_names(frame[label]), f"the column {label!r} of {file}")
+    attribute, attribute_names = _attribute(frame, group)
+    content: dict[str, Any] = {"kind": "table"}
+    ids = [str(row) for row in frame.index]
+    if text is not None:
+        content = {
+            "kind": "text",
+            "texts": ["" if v is None or v != v else str(v) for v in frame[text].tolist()],
+        }
+    elif image is not None:
+        ids = [str(value) for value in frame[image].tolist()]
+        content = {"kind": "images", "files": _files(ids, file, image)}
+    else:
+        used = [column for column in frame.columns if column not in (label, group)]
+        content["frame"] = cleaned(frame[used], notes)
+    return Own(
+        ids=ids,
+        y=y,
+        class_names=class_names,
+        split=own.divided(y),
+        attribute=attribute,
+        attribute_names=attribute_names,
+        notes=tuple(notes),
+        **content,
+    )
+
+
+def read(file: Path, *, header: bool = True) -> Any:
+    """The table as a pandas frame; without a header its columns are called 0, 1, 2, …"""
+    pandas = _pandas()
+    name = file.name.lower()
+    known = (*CSV_SUFFIXES, *PARQUET_SUFFIXES)
+    if not file.is_file():
+        raise ValueError(f"expected a table or a folder of class folders, but there is no {file}")
+    if not name.endswith(known):
+        raise ValueError(f"expected a table whose name ends in {', '.join(known)}, got {file.name!r}")
+    try:
+        if name.endswith(PARQUET_SUFFIXES):
+            frame = pandas.read_parquet(file)
+        else:
+            frame = pandas.read_csv(
+                file,
+                sep=_separator(file),
+                header=0 if header else None,
+                skipinitialspace=True,
+                na_values=["?"],
+                low_memory=False,
+            )
+    except Exception as error:  # pandas and pyarrow raise many kinds
+        raise ValueError(
+            f"{file} cannot be read as a table: {error}; is it damaged, or of another kind?"
+        ) from error
+    frame.columns = [str(column).strip() for column in frame.columns]
+    if len(frame) == 0:
+        raise ValueError(f"expected a table with rows, but {file} has none")
+    if len(set(frame.columns)) < len(frame.columns):
+        raise ValueError(f"expected columns of different names, but {file} has one name twice; rename it")
+    return frame.reset_index(drop=True)
+
+
+def _separator(file: Path) -> str:
+    """Comma, semicolon, tab or bar, whichever the first line fits."""
+    if ".tsv" in file.name.lower():
+        return "\t"
+    if file.name.lower().endswith(".gz"):
+        return ","
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        first = lines.readline()
+    try:
+        return csv.Sniffer().sniff(first, delimiters=",;\t|").delimiter
+    except csv.Error:
+        return ","
+
+
+def _check_not_continuous(labels: Any, column: str, file: Path) -> None:
+    values = labels.to_numpy()
+    if values.dtype.kind != "f":
+        return
+    broken = values[np.isfinite(values) & (values != np.round(values))]
+    if len(broken):
+        raise ValueError(
+            f"expected classes in the column {column!r} of {file}, but it holds quantities such as {broken[0]:g} "
+            f"({len(np.unique(values)):,} different ones); evenhand does not do regression: cut them into classes"
+        )
+
+
+def _as_names(labels: Any) -> list[str]:
+    """Labels as text; whole numbers that a missing value turned into 1.0 and 2.0 are 1 and 2 again."""
+    values = labels.tolist()
+    return [str(int(v)) if isinstance(v, float) and v == int(v) else str(v).strip() for v in values]
+
+
+def _attribute(frame: Any, group: str | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    if group is None:
+        return None, ()
+    values = ["missing" if v is None or v != v else str(v) for v in frame[group].tolist()]
+    names, position = np.unique(np.array(values, dtype=str), return_inverse=True)
+    if len(names) > 100:
+        raise ValueError(
+            f"expected at most 100 different values in the group column {group!r}, got {len(names):,}; "
+            "cut it into fewer groups"
+        )
+    return position.reshape(-1).astype(np.int64), tuple(names.tolist())
+
+
+def _files(paths: list[str], table: Path, column: str) -> list[Path]:
+    """Where the listed images lie: as written, or beside the table."""
+    files = [Path(path) if Path(path).is_absolute() else table.parent / path for path in paths]
+    absent = [file for file in files if not file.is_file()]
+    if absent:
+        raise ValueError(
+            f"expected an image for every row, but {len(absent):,} of {len(files):,} paths in the column "
+            f"{column!r} lead nowhere, the first being {absent[0]}; paths are taken from the table's own folder"
+        )
+    return files
+
+
+def cleaned(frame: Any, notes: list[str]) -> Any:
+    """Feature columns as numbers or words: no dates, no truth values, no columns that cannot help."""
+    pandas = _pandas()
+    columns: dict[str, Any] = {}
+    useless: list[str] = []
+    for name in frame.columns:
+        values = frame[name]
+        if pandas.api.types.is_bool_dtype(values):
+            values = values.astype(float)
+        elif pandas.api.types.is_datetime64_any_dtype(values):
+            values = values.astype("int64").where(values.notna()) / 86.4e12
+        elif pandas.api.types.is_numeric_dtype(values):
+            values = values.astype(float).replace([np.inf, -np.inf], np.nan)
+        else:
+            known = values.notna()
+            values = values.astype(object).where(known, np.nan)
+            values[known] = values[known].map(str)
+        distinct = values.nunique()
+        words = values.dtype == object
+        if distinct < 2 and not (distinct == 1 and values.isna().any()):
+            useless.append(f"{name} (one value)")
+        elif words and distinct > max(MOST_VALUES, IDENTIFIER * len(values)):
+            useless.append(
+                f"{name} ({distinct:,} different words: an identifier or free text; for text use --text)"
+            )
+        else:
+            columns[name] = values
+    if useless:
+        notes.append(f"columns left out: {', '.join(useless)}")
+    if not columns:
+        raise ValueError("expected at least one feature column besides label and group, but none is left")
+    result = pandas.DataFrame(columns)
+    missing = int(result.isna().to_numpy().sum())
+    if missing:
+        notes.append(
+            f"{missing:,} of {result.size:,} feature values are missing; they are treated as a value of their own"
+        )
+    return result
+
+
+def word_columns(frame: Any) -> list[str]:
+    """The columns that hold categories, not numbers."""
+    return [name for name in frame.columns if frame[name].dtype == object]
+
+
+def dense_columns(frame: Any) -> Any:
+    """scikit-learn's transformer of a cleaned frame into numbers without gaps, all of a like size."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    words = word_columns(frame)
+    numbers = [name for name in frame.columns if name not in words]
+    fill = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
+    codes = OneHotEncoder(
+        max_categories=MOST_VALUES, handle_unknown="infrequent_if_exist", sparse_output=False
+    )
+    return ColumnTransformer(
+        [("numbers", make_pipeline(fill, StandardScaler()), numbers), ("words", codes, words)]
+    )
+
+
+def bag_of_words(most: int | None = None) -> Any:
+    """scikit-learn's TF-IDF, of words that occur at least twice."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(sublinear_tf=True, min_df=2, max_features=most)
+
+
+def fitted_words(vectorizer: Any, texts: list[str]) -> Any:
+    """The texts as TF-IDF weights, or a sentence on why they cannot be."""
+    try:
+        return vectorizer.fit_transform(texts)
+    except ValueError as error:
+        raise ValueError(
+            f"expected texts that share words, but no word occurs in two of the {len(texts):,} training texts "
+            f"({error}); is it the right column?"
+        ) from error
+
+
+def task(data: Own) -> Task:
+    """A table or texts as float32 numbers, scaled by what the training rows are like."""
+    train = data.rows(TRAIN)
+    if data.kind == "text":
+        vectorizer = bag_of_words(MOST_WORDS)
+        fitted_words(vectorizer, [data.texts[row] for row in train])
+        x = vectorizer.transform(data.texts).toarray()
+    else:
+        columns = dense_columns(data.frame).fit(data.frame.iloc[train])
+        x = columns.transform(data.frame)
+    return tensor_task(data, torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32)))
+
+
+def tensor_task(data: Own, x: torch.Tensor) -> Task:
+    """A Task whose inputs are rows of numbers, (samples, features) float32."""
+    group = [] if data.group is None else [data.group]
+    return Task(
+        name="table",
+        **data.splits(x),
+        class_names=data.class_names,
+        group_names=data.group_names,
+        recipe=RECIPE,
+        checksum=checksum(x, *data.class_names, data.y, data.split, *group),
+    )
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(PANDAS_NEEDED) from error
+    return pandas

@@ -1,0 +1,157 @@
+"""A bench as a whole, carried out in this process: waves, failures, deaths, claims, sharing."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from inline import bench, metrics, predictions, run_inline
+
+from evenhand.bench.plan import Planned
+from evenhand.bench.select import candidates, select
+from evenhand.bench.work import Place, load, work
+from evenhand.training.record import Record
+from evenhand.training.store import claim, claimed
+
+
+def test_the_second_wave_inherits_what_is_selected_for_erm(tmp_path: Path) -> None:
+    agenda = bench(tmp_path, methods=["tab", "masktune", "erm"])
+    assert {entry.planned.method for entry in agenda.entries} == {"erm"}
+    assert agenda.left() == 4 + 2 + 4 and len(agenda.expected()) == 6
+    run_inline(agenda)
+    assert agenda.left() == 0 and agenda.count("done") == 10
+    erm = select(candidates(agenda.records(), "mine.tiny", "erm"))
+    for record in agenda.records():
+        if record.method != "erm":
+            recipe = record.config["full_recipe"]
+            assert {name: recipe[name] for name in ("lr", "weight_decay")} == erm.settings
+
+
+def test_the_results_are_those_of_doing_every_run_by_itself(tmp_path: Path) -> None:
+    runs = tmp_path / "bench"
+    agenda = bench(runs, seeds=[0])
+    run_inline(agenda)
+    trainings = len(list(runs.glob("*/stages/*")))
+    alone = 0
+    for number, entry in enumerate(agenda.entries):
+        place = Place(tmp_path / "alone" / str(number), device="cpu")
+        path = place.runs / entry.path.relative_to(runs)
+        assert not work(entry.planned, path, place).error
+        assert (path / "metrics.json").read_bytes() == (entry.path / "metrics.json").read_bytes()
+        shared, own = predictions(runs), predictions(place.runs)
+        assert len(own) == 4 and all(np.array_equal(shared[name], own[name]) for name in own)
+        alone += len(list(place.runs.glob("*/stages/*")))
+    # ERM's candidates 2, G-DRO's 2, LfF's 2; TAB, JTT's 4 and MaskTune's 2 each train ERM and a model of their own.
+    assert alone == (2 + 2 + 2 + 2 * (1 + 4 + 2))
+    assert trainings == (2 + 2 + 2 + 1 + 4 + 2), "each shares ERM's training instead"
+
+
+def test_a_finished_bench_is_not_done_again(tmp_path: Path) -> None:
+    run_inline(bench(tmp_path, methods=["erm", "tab"], seeds=[0]))
+    before = metrics(tmp_path)
+    again = bench(tmp_path, methods=["erm", "tab"], seeds=[0])
+    assert again.left() == 0
+    assert run_inline(again).submitted == [] and metrics(tmp_path) == before
+    more = bench(tmp_path, methods=["erm", "tab"], seeds=[0, 1])
+    assert {one.seed for one in run_inline(more).submitted} == {1}
+
+
+def test_a_failure_is_recorded_stops_nobody_and_is_tried_again(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    (tmp_path / "broken").touch()
+    agenda = bench(runs, methods=["mine.failing", "tab"], seeds=[0])
+    run_inline(agenda)
+    (failed,) = agenda.failures()
+    failure = json.loads((failed.path / "failure.json").read_text())
+    assert failure["error"] == "RuntimeError: the disk is full of water" == failed.error
+    assert "in train" in failure["traceback"] and failure["time"] > 0
+    assert agenda.count("done") == 1 + 2 + 1
+    (tmp_path / "broken").unlink()
+    again = bench(runs, methods=["mine.failing", "tab"], seeds=[0])
+    assert len(run_inline(again).submitted) == 1
+    assert again.left() == 0 and not again.failures() and not list(runs.rglob("failure.json"))
+
+
+def test_where_some_of_erm_fails_the_rest_is_selected_from_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evenhand.methods import erm
+
+    train = erm.train
+    broken = {1e-2}
+
+    def sometimes(run):
+        if run.recipe.lr in broken:
+            raise RuntimeError("no")
+        return train(run)
+
+    monkeypatch.setattr(erm, "train", sometimes)
+    agenda = bench(tmp_path, methods=["tab"], seeds=[0])
+    run_inline(agenda)
+    assert agenda.count("done") == 2 and len(agenda.failures()) == 1
+    assert any("selected from 1 of its 2 runs" in note for note in agenda.notes)
+    (tab,) = [record for record in agenda.records() if record.method == "tab"]
+    assert tab.config["full_recipe"]["lr"] == 1e-3
+
+    broken |= {1e-3}
+    agenda = bench(tmp_path / "none", methods=["tab"], seeds=[0])
+    run_inline(agenda)
+    assert len(agenda.failures()) == 2 and agenda.left() == 0
+    assert any("all of erm's runs failed" in note and "not run: tab" in note for note in agenda.notes)
+
+
+@pytest.mark.parametrize(("deaths", "fails"), [(2, False), (3, True)])
+def test_a_run_whose_worker_dies_is_tried_twice_more(tmp_path: Path, deaths: int, fails: bool) -> None:
+    agenda = bench(tmp_path, methods=["mine.fatal"], seeds=[0])
+    (tmp_path / "deaths").write_text("0")
+    engine = run_inline(agenda, deaths=deaths)
+    assert len(engine.submitted) == 3 and bool(agenda.failures()) == fails
+    assert sum("tried again" in note for note in agenda.notes) == 2
+    if fails:
+        failure = json.loads((agenda.entries[0].path / "failure.json").read_text())
+        assert failure["error"] == "the worker process was killed"
+
+
+def test_a_run_that_somebody_else_holds_is_left_to_them(tmp_path: Path) -> None:
+    agenda = bench(tmp_path, methods=["erm"], seeds=[0])
+    first, second = agenda.entries
+    assert not claimed(first.path) and not first.path.exists()
+    with claim(first.path):
+        assert claimed(first.path)
+        assert agenda.next() is second
+    assert not claimed(first.path) and agenda.next() is first
+    # Somebody else has meanwhile finished it.
+    assert not work(first.planned, first.path, agenda.place).error
+    assert agenda.next() is second and first.state == "done"
+
+
+def test_no_run_begins_when_the_time_is_over(tmp_path: Path) -> None:
+    agenda = bench(tmp_path, methods=["tab"], seeds=[0])
+    assert run_inline(agenda, minutes=0).submitted == []
+    assert agenda.left() == 3 and metrics(tmp_path) == {}
+
+
+def test_any_list_of_runs_can_be_carried_out_once_each(tmp_path: Path) -> None:
+    agenda = bench(tmp_path, specs=())
+    wanted = Planned("mine.tiny:size=10", "erm", {}, 0, {"epochs": 2, "patience": 50})
+    agenda.add([wanted, wanted, Planned("mine.tiny", "erm", {}, 0, {"epochs": 1})])
+    run_inline(agenda)
+    tasks = [record.config["task"] for record in agenda.records()]
+    assert tasks == ["mine.tiny-size10", "mine.tiny"]
+    assert agenda.records()[0].config["full_recipe"]["patience"] == 50
+
+
+def test_a_damaged_result_is_computed_again_and_that_is_said(tmp_path: Path) -> None:
+    agenda = bench(tmp_path, methods=["erm"], seeds=[0])
+    run_inline(agenda)
+    entry = agenda.entries[0]
+    stage = Record(entry.path).stage("erm")
+    (entry.path / "metrics.json").unlink()
+    (stage / "val.ckpt").write_bytes(b"half a checkpoint")
+    again = bench(tmp_path, methods=["erm"], seeds=[0])
+    run_inline(again)
+    assert any("computed again" in note for note in again.notes)
+
+
+def test_a_task_is_loaded_once_in_a_process() -> None:
+    assert load("mine.tiny", None) is load("mine.tiny", None)

@@ -1,0 +1,63 @@
+"""Real worker processes: they share the work, may die, and never outlive who started them."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from inline import bench, metrics, run_inline
+
+from evenhand.bench.launch import launch
+from evenhand.bench.local import Local
+
+COMMAND = (sys.executable, "-m", "evenhand", "bench", "mine.tiny")
+
+
+def test_workers_do_what_this_process_would_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
+    methods = ["mine.fatal", "erm", "tab"]
+    (tmp_path / "deaths").write_text("0")
+    run_inline(bench(tmp_path / "inline", methods=methods, seeds=[0]))
+    (tmp_path / "deaths").write_text("1")
+    agenda = bench(tmp_path / "local", methods=methods, seeds=[0])
+    with Local(2, agenda.place) as engine:
+        launch(agenda, engine)
+    assert agenda.left() == 0 and not agenda.failures()
+    (note,) = agenda.notes
+    assert "mine.fatal lr=0.001 seed 0: the worker process was killed by signal 9" in note
+    assert metrics(tmp_path / "local") == metrics(tmp_path / "inline") != {}
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc to see whether a process lives")
+def test_killed_and_restarted_it_ends_with_the_same_results_and_no_worker_goes_on(tmp_path: Path) -> None:
+    words = ["--methods", "erm,tab", "--seeds", "0,1", "--device", "cpu", "--jobs", "2"]
+    killed = [*COMMAND, *words, "--runs", str(tmp_path / "killed"), "--json"]
+    for number, whole_group in ((1, False), (3, True)):
+        process = subprocess.Popen(killed, start_new_session=True, stderr=subprocess.DEVNULL)
+        while len(metrics(tmp_path / "killed")) < number:
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.02)
+        claims = [path.read_text() for path in (tmp_path / "killed").rglob("claim")]
+        workers = {json.loads(text)["pid"] for text in claims if text} - {process.pid}
+        kill = os.killpg if whole_group else os.kill
+        kill(process.pid, signal.SIGKILL)
+        process.wait()
+        end = time.monotonic() + 60
+        while any(map(alive, workers)):
+            assert time.monotonic() < end, f"workers {workers} live on after their bench was killed"
+            time.sleep(0.05)
+    last = subprocess.run(killed, check=True, capture_output=True, text=True)
+    answer = json.loads(last.stdout)
+    assert answer["left"] == 0 and answer["failed"] == [] and len(answer["results"]) == 2
+    run_inline(bench(tmp_path / "whole", methods=["erm", "tab"], seeds=[0, 1]))
+    assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole") != {}
