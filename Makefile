@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # Where the environment forbids it, every process would compile torch's modules anew, for many seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test check format test-min clean
+.PHONY: setup demo test check format docs test-min clean
 
 setup: $(READY)
 
@@ -31,6 +31,10 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests src --doctest-modules
 
+# The site, into docs/_build; a warning, such as a link that leads nowhere, is an error.
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -43,5 +47,5 @@ test-min:
 	.venv-min/bin/python -m pytest tests src --doctest-modules
 
 clean:
-	rm -rf $(VENV) .venv-min demo runs report.html build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-min demo runs report.html docs/_build build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

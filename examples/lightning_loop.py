@@ -1,7 +1,4 @@
-"""TAB inside Lightning: one callback for the first training, one loader for the second.
-
-Run it with `python examples/lightning_loop.py`; it needs evenhand[lightning] and downloads nothing.
-"""
+"""TAB inside Lightning, which evenhand[lightning] installs. Run: python examples/lightning_loop.py"""
 
 import lightning
 import torch

@@ -1,20 +1,11 @@
-"""TAB inside a Hugging Face Trainer: `record_losses` for the first training, a Subset for the second.
-
-Run it with `python examples/transformers_trainer.py`; it needs evenhand[transformers] and downloads nothing.
-"""
+"""TAB inside a Hugging Face Trainer (evenhand[transformers]). Run: python examples/transformers_trainer.py"""
 
 import tempfile
 
 import numpy as np
 import torch
+import transformers
 from torch.utils.data import Subset
-from transformers import (
-    DistilBertConfig,
-    DistilBertForSequenceClassification,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
 
 from evenhand import partition, rebalance, worst_group_accuracy
 from evenhand.integrations.transformers import record_losses
@@ -35,13 +26,17 @@ def make_reviews(aligned: float, seed: int, num_samples: int = 1000) -> tuple[li
     return [{"input_ids": tokens, "labels": y} for tokens, y in items], 2 * label + film
 
 
-def make_trainer(data, folder: str) -> Trainer:
-    set_seed(0)
+def make_trainer(data, folder: str) -> transformers.Trainer:
+    transformers.set_seed(0)
     sizes = {"vocab_size": len(WORDS), "dim": 32, "hidden_dim": 64, "n_layers": 1, "n_heads": 2}
-    model = DistilBertForSequenceClassification(DistilBertConfig(**sizes, max_position_embeddings=8))
+    model = transformers.DistilBertForSequenceClassification(
+        transformers.DistilBertConfig(**sizes, max_position_embeddings=8)
+    )
     settings = {"num_train_epochs": 6, "per_device_train_batch_size": 32, "learning_rate": 1e-3}
     quiet = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
-    return Trainer(model, TrainingArguments(folder, **settings, **quiet), train_dataset=data)
+    return transformers.Trainer(
+        model, transformers.TrainingArguments(folder, **settings, **quiet), train_dataset=data
+    )
 
 
 def main() -> dict[str, float]:

@@ -47,18 +47,26 @@ def compare(folder: Path, kills: int, moments: random.Random, whole: bool) -> No
     print(f"left alone: {seconds:.0f} s, {len(metrics(folder / 'alone'))} runs", flush=True)
     killed = [*command, "--runs", folder / "killed", "--quiet"]
     for number in range(kills):
+        seen = written(folder / "killed")
         process = subprocess.Popen(killed, start_new_session=True, stdout=subprocess.DEVNULL)
-        wait = moments.uniform(0.05, 1.4) * seconds / kills
+        while written(folder / "killed") == seen and process.poll() is None:
+            time.sleep(0.05)  # starting torch takes longer than many runs: a moment of work is wanted
+        wait = moments.uniform(0, 1.5) * seconds / (kills + 1)
         time.sleep(wait)
         group = number % 2 == 0
         (os.killpg if group else os.kill)(process.pid, signal.SIGKILL)
         process.wait()
         done, what = len(metrics(folder / "killed")), "group" if group else "parent"
-        print(f"kill {number + 1} ({what}) after {wait:.1f} s, {done} runs done", flush=True)
+        print(f"kill {number + 1} ({what}) after {wait:.1f} s of work, {done} runs done", flush=True)
     last = subprocess.run(killed, check=True, stdout=subprocess.PIPE, text=True)
     assert metrics(folder / "killed") == metrics(folder / "alone"), "the results differ"
     assert last.stdout == alone.stdout, f"the tables differ:\n{alone.stdout}\n{last.stdout}"
     print(f"same {len(metrics(folder / 'killed'))} results to the byte, and the same table:\n{last.stdout}")
+
+
+def written(runs: Path) -> set[tuple[str, int]]:
+    """The trainings' files, and when each was last written."""
+    return {(str(path), path.stat().st_mtime_ns) for path in runs.glob("*/stages/*/epochs.jsonl")}
 
 
 if __name__ == "__main__":

@@ -183,6 +183,16 @@ def test_a_recorder_continues_from_its_state_as_if_nothing_had_happened(filed, s
     assert recorder.history.num_epochs == 3, "an epoch without losses is none"
 
 
+def test_a_recorder_keeps_copies_since_buffers_are_used_again() -> None:
+    recorder, index, losses = Recorder(2), torch.tensor([0]), torch.tensor([[0.25, 9.0]])
+    recorder.record(index, losses[:, 0])
+    index.fill_(1)
+    losses.fill_(0.5)
+    recorder.record(index, losses[:, 0])
+    recorder.end_epoch()
+    assert recorder.history.losses.tolist() == [[0.25], [0.5]]
+
+
 def test_a_recorder_says_what_is_wrong(tmp_path: Path) -> None:
     recorder = Recorder(3)
     with pytest.raises(ValueError, match="one value per sample, got shape \\(\\); .*reduction='none'"):

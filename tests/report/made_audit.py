@@ -87,9 +87,9 @@ def audit(own: Samples | None = None, *, kind: str = "pictures", **more: object)
         "samples": own,
         "class_names": [f"class {i}" for i in range(classes)],
         "verdicts": [
-            Verdict(strength=0.93, words="strong", advice="Retrain on the balanced set.")
+            Verdict(strength=0.93, words="strong", advice="Retrain on the balanced set.", threshold=0.8)
             if i == 0
-            else Verdict(strength=0.35, words="weak", advice="Look at the late samples first.")
+            else Verdict(strength=0.35, words="weak", advice="Look at the late samples first.", threshold=0.8)
             for i in range(classes)
         ],
         "scores": (
@@ -97,7 +97,7 @@ def audit(own: Samples | None = None, *, kind: str = "pictures", **more: object)
             _score("Worst class", 0.884, 0.921, 480, "class 0"),
             _score("Validation accuracy", 0.952, 0.957, 1000),
         ),
-        "recommendation": "Its worst pseudo-group gains 44.9 points, more than chance explains, and accuracy is kept.",
+        "recommendation": "Ship the balanced model: its worst pseudo-group gains 44.9 points, more than chance explains, and accuracy is kept.",
         "ship": "balanced",
         "groups": (
             _score("class 0, outdoors", 0.38, 0.84, 120),

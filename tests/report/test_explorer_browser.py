@@ -181,8 +181,9 @@ def test_filters_show_exactly_the_samples_they_name(reader: Reader, page: Path, 
 
 def test_sorting_puts_samples_in_the_named_order(reader: Reader, page: Path, own: Audit) -> None:
     reader.open(page)
+    rank = [{"minority": 0, "": 3, "mislabelled": 2}[each] for each in own.samples.triage]
     orders = {
-        "clearest": np.argsort(-own.samples.margin.astype(np.float32), kind="stable"),
+        "clearest": np.lexsort((-own.samples.margin.astype(np.float32), rank)),
         "boundary": np.argsort(np.abs(own.samples.margin.astype(np.float32)), kind="stable"),
         "id": np.array(sorted(range(2000), key=lambda i: own.samples.ids[i])),
         "position": np.arange(2000),
@@ -331,6 +332,26 @@ def test_everything_can_be_done_with_the_keyboard_alone(reader: Reader, page: Pa
     assert reader.words(".shown").endswith("1 marked")
     reader.press(Keys.ESCAPE)
     assert not reader.one("#detail").is_displayed() and reader.one(":focus").get_attribute("id") == "list"
+
+
+def test_whatever_takes_the_focus_has_a_name_for_a_screen_reader(reader: Reader, page: Path) -> None:
+    reader.open(page)
+    reader.one(".item").click()
+    reader.tell("Accessibility.enable")
+    nodes = reader.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    reader.tell("Accessibility.disable")
+    focusable = [
+        node
+        for node in nodes
+        if not node["ignored"]
+        and any(each["name"] == "focusable" and each["value"]["value"] for each in node.get("properties", []))
+    ]
+    assert len(focusable) > 15
+    nameless = [node for node in focusable if not node.get("name", {}).get("value")]
+    # Main and the explorer take the focus from a skip link only; the page itself is named by its title.
+    assert [node["role"]["value"] for node in nameless if node["role"]["value"] != "main"] == []
+    roles = {node["role"]["value"] for node in nodes if not node["ignored"]}
+    assert {"listbox", "option", "search", "status", "navigation", "complementary", "image"} <= roles
 
 
 @pytest.mark.parametrize("kind", ["pictures", "texts", "rows"])

@@ -44,7 +44,12 @@ def told(done: Audited) -> Audit:
         samples=samples,
         class_names=data.class_names,
         verdicts=[
-            ClassLine(strength=min(max(each.gap, 0.0), 1.0), words=each.words, advice=class_advice(each))
+            ClassLine(
+                strength=min(max(each.gap, 0.0), 1.0),
+                words=each.words,
+                advice=class_advice(each),
+                threshold=each.threshold,
+            )
             for each in (verdicts[name] for name in data.class_names)
         ],
         scores=_scores(done.models),

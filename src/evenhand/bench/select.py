@@ -216,7 +216,10 @@ def gather(records: Iterable[Record], task: str, changes: Mapping[str, Any] | No
     recipe = min(fitting, key=rank)
     kept = by_recipe[recipe]
     left_out = Counter({"of another recipe": len(own) - len(kept)} if len(own) > len(kept) else {})
-    return Bench(name, spec, json.loads(recipe), kept, left_out)
+    bench = Bench(name, spec, json.loads(recipe), kept, left_out)
+    for method in {record.method for record in kept}:
+        bench.candidates(method)  # so that what is left out has been counted
+    return bench
 
 
 def _fits(recipe: Mapping[str, Any], published: Recipe | None, wanted: Mapping[str, Any]) -> bool:

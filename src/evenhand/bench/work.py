@@ -97,7 +97,7 @@ def _give_memory_back() -> None:
 
 def to_json(planned: Planned, path: Path, place: Place) -> dict[str, Any]:
     """The order for one run as plain values."""
-    return {"planned": asdict(planned), "path": path, "place": asdict(place)}
+    return {"planned": planned.as_json(), "path": path, "place": asdict(place)}
 
 
 def from_json(order: dict[str, Any]) -> tuple[Planned, Path, Place]:

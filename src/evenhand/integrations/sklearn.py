@@ -42,6 +42,9 @@ class TabClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type
     `fit` of a clone. A loss is the negative log probability of the sample's class; an estimator without
     `predict_proba` has its decision values taken as logits.
 
+    Compare with `baseline_` before use: where the cause is learned as early as the shortcut, the late samples
+    are merely the hard ones, and the second training can be the worse one.
+
     Parameters
     ----------
     estimator : the classifier, or a Pipeline that ends in one, whose transformers are fitted once, on the
@@ -149,9 +152,9 @@ class TabClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type
         if not hasattr(given, "get_params") or not is_classifier(given) or training_of(_last(given)) is None:
             raise ValueError(
                 "estimator must be a classifier whose losses can be recorded while it learns: one with "
-                "partial_fit, with warm_start and n_estimators or max_iter, or gradient boosting (scikit-learn, "
-                f"LightGBM, XGBoost), or a Pipeline that ends in one; got {given!r}. Take such a classifier; a "
-                "search over parameters goes around TabClassifier, not inside it"
+                "partial_fit, with warm_start and n_estimators or max_iter, or gradient boosting "
+                "(scikit-learn, LightGBM, XGBoost), or a Pipeline that ends in one; "
+                f"got {given!r}. Take such a classifier; a search goes around TabClassifier, not inside it"
             )
         estimator = clone(given)
         parameters = estimator.get_params(deep=True).items()

@@ -136,7 +136,8 @@ class Recorder:
             raise ValueError(
                 f"index and losses must be equally long, got {tuple(where.shape)} and {tuple(values.shape)}"
             )
-        self._seen.append((where.clone(), values.float()))
+        # Copies, since a caller may use its buffers again, and a view would keep all of its batch in memory.
+        self._seen.append((where.clone(), values.to(torch.float32, copy=True)))
 
     def end_epoch(self) -> None:
         """Close the epoch in all processes; where none has recorded anything, nothing happens."""

@@ -7,17 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load as read_tensors
-from safetensors.torch import save as tensors_bytes
 from torch import Tensor
 from torch.nn import functional as F
 
 from evenhand.integrations.torch import Recorder, indexed
-from evenhand.training.store import write_bytes
+from evenhand.training.store import load_checkpoint, save_checkpoint
 
 __all__ = ["record_losses"]
 
-FILE = "loss_history.safetensors"  # in every checkpoint folder of the Trainer
+FILE = "loss_history.ckpt"  # in every checkpoint folder of the Trainer
 Losses = Callable[[Any, Mapping[str, Any]], Tensor]  # (the model's outputs, the inputs) -> (batch,)
 
 
@@ -105,7 +103,7 @@ def _wrap_train(trainer: Any, recorder: Recorder, transformers: Any) -> None:
                     f"{folder} should hold {FILE}, but it does not: it was made without record_losses; "
                     "start the training anew"
                 )
-            recorder.load_state_dict(read_tensors(file.read_bytes()))
+            recorder.load_state_dict(load_checkpoint(file))
         else:
             recorder.truncate(0)
         return train(resume_from_checkpoint, *arguments, **settings)
@@ -124,9 +122,9 @@ def _callback(transformers: Any, recorder: Recorder) -> Any:
             recorder.end_epoch()
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            content = tensors_bytes(recorder.state_dict())
+            content = recorder.state_dict()  # in all processes, since they gather it together
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             if state.is_world_process_zero and folder.is_dir():
-                write_bytes(folder / FILE, content)
+                save_checkpoint(folder / FILE, content)
 
     return EpochEnds()

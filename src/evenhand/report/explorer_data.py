@@ -231,7 +231,10 @@ def _columns(rows: Rows, kept: Indices, blocks: dict[str, str]) -> list[dict[str
     columns: list[dict[str, Any]] = []
     room = MOST_TEXT_BYTES
     for name, values in zip(rows.columns[:most], rows.values, strict=False):
-        array = np.asarray(values)[kept]
+        array = np.asarray(values)
+        if array.dtype.kind in "US":  # a gap among texts would become the text "nan"
+            array = np.asarray(values, dtype=object)
+        array = array[kept]
         column = {"name": shortened(str(name), CELL_LENGTH), "block": f"column{len(columns)}"}
         if array.dtype.kind in "fiub" and not (array.dtype.kind in "iu" and np.abs(array).max() >= 1 << 24):
             blocks[column["block"]] = block(array, "<f4")

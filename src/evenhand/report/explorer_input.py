@@ -62,6 +62,7 @@ class Verdict:
     strength: float  # 0 to 1
     words: str  # such as "strong"
     advice: str  # such as "Retrain on the balanced set."
+    threshold: float | None = None  # the strength that a class without a minority hardly ever reaches
 
 
 @dataclass(frozen=True, kw_only=True)

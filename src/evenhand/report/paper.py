@@ -44,13 +44,13 @@ def score(name: str, method: str, task: str | None) -> Mean | None:
     if cell is None:
         return None
     unit = 1 if name == "pou" else 100
-    return Mean(cell["mean"] / unit, cell["std"] / unit, ())
+    return Mean(round(cell["mean"] / unit, 6), round(cell["std"] / unit, 6), ())
 
 
 def identification(name: str, task: str | None) -> Mean | None:
     """A row of Table 2: `bc_share_train`, `bc_share_augmented_as_printed` or `bc_identified`."""
     cell = numbers()["table2"][name].get(task)
-    return None if cell is None else Mean(cell[0] / 100, cell[1] / 100, ())
+    return None if cell is None else Mean(round(cell[0] / 100, 6), round(cell[1] / 100, 6), ())
 
 
 def settings(method: str, task: str | None, part: str = "selected") -> dict[str, Any] | None:

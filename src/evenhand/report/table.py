@@ -19,6 +19,11 @@ class Column:
     text: bool = False  # words, so flush left
 
 
+def clean(text: str) -> str:
+    """A text on one line; names come from data, so whatever steers a terminal is taken out."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 @dataclass(frozen=True)
 class Cell:
     """What a machine reads and what a person reads; without a value, both are empty."""
@@ -26,6 +31,11 @@ class Cell:
     value: Any = None  # number, text, {"mean": …, "deviation": …, "seeds": …} or [low, high]
     text: str = ""
     best: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", clean(self.text))
+        if isinstance(self.value, str):
+            object.__setattr__(self, "value", clean(self.value))
 
 
 EMPTY = Cell()
@@ -39,6 +49,10 @@ class Section:
     name: str
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", clean(self.name))
+        object.__setattr__(self, "notes", [clean(note) for note in self.notes])
 
 
 @dataclass(frozen=True)
@@ -71,9 +85,8 @@ class Table:
 
 
 def words(text: object) -> Cell:
-    """Plain words; names come from data, so whatever steers a terminal is taken out."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in str(text))
-    return Cell(shown, shown) if shown else EMPTY
+    """Plain words."""
+    return Cell(str(text), str(text)) if str(text) else EMPTY
 
 
 def percents(mean: Mean | None, digits: int = 1) -> Cell:

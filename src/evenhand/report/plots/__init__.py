@@ -62,9 +62,8 @@ def _training(curves: Sequence[dynamics.Dynamics], wanted: Sequence[str]) -> Dra
 def _searched(name: str, benches: Sequence[Bench]) -> Drawn | None:
     """Figures of whole searches: of the first task that has one."""
     for bench in benches:
-        sizes = [len(bench.candidates(method)) for method in search.SHOWN]
-        if name == "selection" and max(sizes) > 1:
+        if name == "selection" and max(len(bench.candidates(method)) for method in search.SHOWN) > 1:
             return search.selection(bench)
-        if name == "cost" and sum(size > 0 for size in sizes) > 1:
+        if name == "cost" and sum(bool(bench.candidates(method)) for method in search.COSTS) > 1:
             return search.cost(bench)
     return None

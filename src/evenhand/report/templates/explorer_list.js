@@ -15,9 +15,10 @@
   list.classList.add(data.kind);
 
   const badges = i => {
-    const found = [];
-    if (triage(i)) found.push(make("span", triage(i) === 1 ? "badge late" : "badge wrong", triage(i) === 1 ? "late" : "label?"));
-    return found;
+    if (!triage(i)) return [];
+    const badge = triage(i) === 1 ? make("span", "badge late", "late") : make("span", "badge wrong", "label?");
+    badge.title = TRIAGE[triage(i)];
+    return [badge];
   };
   // "cat → dog": what the newest model says where it errs.
   const saying = i => {
@@ -65,7 +66,7 @@
   };
   const dress = (option, i, place) => {
     option.setAttribute("aria-selected", i === chosen);
-    option.setAttribute("aria-label", describe(i));
+    option.setAttribute("aria-label", describe(i, true));
     option.classList.toggle("active", place === active);
     option.classList.toggle("marked", marks.has(i));
   };

@@ -77,9 +77,12 @@
     return { name, texts, values, text };  // texts are sorted, so their codes sort like them
   });
   const className = position => data.classes[position];
-  const describe = i => [
+  // What a screen reader says of a sample; `whole` adds what others see of it.
+  const describe = (i, whole) => [
     ids[i], `class ${className(labels[i])}`, isMinority(i) ? "minority" : "majority", TRIAGE[triage(i)],
     ...models.map((predicted, m) => predicted && predicted[i] !== labels[i] ? `${data.models[m]} model says ${className(predicted[i])}` : ""),
+    ...(whole && data.texts ? [data.texts[i].slice(0, 160)] : []),
+    ...(whole ? columns.slice(0, 12).map(column => `${column.name} ${column.text(i) || "missing"}`) : []),
     marks.has(i) ? "marked" : "",
   ].filter(Boolean).join(", ");
 
@@ -96,7 +99,7 @@
   // A cell of a CSV file: quoted where needed, and never a formula, which a spreadsheet would run.
   const cell = value => {
     let text = String(value);
-    if (typeof value === "string" && /^[\s]*[=+\-@\t\r\n|%]/.test(text)) text = `'${text}`;
+    if (typeof value === "string" && /^\s*[=+\-@|%＝＋－＠]|^[\t\r\n]/.test(text)) text = `'${text}`;
     return /[",\r\n']/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   const csv = chosen => {
@@ -113,7 +116,7 @@
 
   // Orders: computed once each, when first asked for.
   const ORDERS = {
-    clearest: ["clearest minority", i => -margin[i]],
+    clearest: ["clearest minority", i => (triage(i) === 1 ? 0 : triage(i) === 2 ? 2000 : isMinority(i) ? 1000 : 3000) - margin[i]],
     boundary: ["nearest to the boundary", i => Math.abs(margin[i])],
     typical: ["most typical", i => margin[i]],
     late: ["late loss, highest first", i => -late[i]],

@@ -1,0 +1,215 @@
+"""Every figure from hand-made records: the numbers that are drawn, the words beside them, the files."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from made_bench import curves, whole, write
+from typer.testing import CliRunner
+
+from evenhand.bench.needs import DYNAMICS, STRENGTHS
+from evenhand.cli import app
+from evenhand.report import plots
+from evenhand.report.plots.dynamics import unlearning
+from evenhand.training.recipe import Recipe
+from evenhand.training.record import Record, find
+
+LONG = Recipe(batch_size=2048, precision="fp32", **DYNAMICS)
+PAIR = {"lr": 1e-3, "weight_decay": 0.0}
+SWEPT = ("erm", "erm_randaug", "tab", "eta_tab", "minibatch_tab")
+
+
+def sweep_wga(p: float, method: str, seed: int) -> float:
+    return round(0.9 - 0.5 * (p - 0.5) + 0.02 * SWEPT.index(method) + 0.01 * seed, 6)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+    """A whole bench of even_odd, its dynamics, and a sweep of cmnist."""
+    runs = tmp_path_factory.mktemp("runs")
+    whole(runs)
+    for seed in range(3):
+        write(runs, "tab", PAIR, seed=seed, recipe=LONG, dynamics=curves(50, seed), pseudo=True)
+    for p in STRENGTHS:
+        task, spec = ("cmnist", "cmnist") if p == 0.98 else (f"cmnist-p{p:g}", f"cmnist:p={p:g}")
+        for method in SWEPT:
+            for seed in (0, 1):
+                wga = sweep_wga(p, method, seed)
+                write(runs, method, {"weight_decay": 1e-4}, seed=seed, task=task, spec=spec, wga=wga)
+    return list(find(runs))
+
+
+def axes_of(drawn: plots.Drawn) -> list:
+    return drawn.figure.get_axes()
+
+
+def heights(axes: object) -> list[float]:
+    return [bar.get_height() for bar in axes.patches if bar.get_width() < 1]  # type: ignore[attr-defined]
+
+
+def test_validation_shows_the_four_curves_and_where_they_part(records: list[Record]) -> None:
+    drawn = plots.draw("validation", records, ["even_odd"])
+    panels = list(drawn.data["panels"].values())
+    wanted = [curves(50, seed)["stages"]["erm"]["val"] for seed in range(3)]
+    np.testing.assert_allclose(panels[0], [each["conflicting"]["accuracy"] for each in wanted])
+    np.testing.assert_allclose(panels[1], [each["aligned"]["accuracy"] for each in wanted])
+    mean = [
+        np.mean([each[kind]["accuracy"] for each in wanted], axis=0) for kind in ("aligned", "conflicting")
+    ]
+    np.testing.assert_allclose(panels[2][0], 0.99 * mean[0] + 0.01 * mean[1])  # 99 aligned to one conflicting
+    line = axes_of(drawn)[1].lines[0]
+    np.testing.assert_allclose(line.get_ydata(), 100 * mean[0])
+    assert len(line.get_xdata()) == 50 and line.get_xdata()[0] == 1
+    start, end = drawn.data["zone"]
+    assert start < 25 < end  # the dip is in the middle
+    assert "even_odd with cnn, 3 seeds, no early stopping" in drawn.caption
+    assert "The paper's figure is of Waterbirds with ResNet-34" in drawn.caption
+
+
+def test_unlearning_is_found_only_where_it_happens() -> None:
+    aligned = np.array([0.5, 0.9, 0.8, 0.7, 0.85, 0.95])
+    rising, flat = np.linspace(0, 1, 6), np.zeros(6)
+    assert unlearning(aligned, rising) == (1, 4)
+    assert unlearning(aligned, flat) is None and unlearning(np.linspace(0, 1, 6), rising) is None
+
+
+def test_dynamics_fall_back_to_runs_that_stopped_early(records: list[Record]) -> None:
+    usual = [
+        r for r in records if r.config["full_recipe"]["patience"] == 5 and r.config["task"] == "even_odd"
+    ]
+    drawn = plots.draw("training", usual)
+    assert "stopped early as usual" in drawn.caption and len(drawn.data["even_odd"]["wrong"]) == 20
+
+
+def test_training_shows_errors_losses_and_clusters(records: list[Record]) -> None:
+    drawn = plots.draw("training", records)
+    shown = drawn.data["even_odd"]
+    train = [curves(50, seed)["stages"]["erm"]["train"] for seed in range(3)]
+    wrong = 100 * (1 - np.mean([each["conflicting"]["accuracy"] for each in train], axis=0))
+    np.testing.assert_allclose(axes_of(drawn)[0].lines[0].get_ydata(), wrong)
+    np.testing.assert_allclose(shown["loss"]["aligned"], train[0]["aligned"]["loss"])
+    assert shown["clusters"] == pytest.approx({"majority": 5 / 4900, "minority": 0.45, "all": 0.01})
+    assert heights(axes_of(drawn)[2]) == pytest.approx([500 / 4900, 45])
+
+
+def test_selection_shows_every_candidate_its_rank_and_what_is_selected(records: list[Record]) -> None:
+    drawn = plots.draw("selection", records, ["even_odd"])
+    jtt = drawn.data["jtt"]
+    assert len(jtt["wga"]) == 25 and sorted(jtt["ranks"]) == list(range(1, 26))
+    assert jtt["labels"][jtt["by_accuracy"]] == "50/10" and jtt["ranks"][jtt["by_accuracy"]] == 1
+    assert jtt["labels"][jtt["by_wga"]] == "1/ratio" and jtt["ranks"][jtt["by_wga"]] == 25
+    titles = {axes.get_title(loc="left"): axes for axes in axes_of(drawn)}
+    assert list(titles) == ["ERM", "MaskTune", "LfF", "JTT"]
+    assert heights(titles["JTT"]) == pytest.approx([100 * wga for wga in jtt["wga"]])
+    crossed = [i for i, bar in enumerate(titles["JTT"].patches) if bar.get_hatch()]
+    assert crossed == [jtt["by_accuracy"]]
+    labels = [text.get_text() for text in titles["JTT"].texts]
+    assert labels[jtt["by_wga"]] == "★\n25" and labels[jtt["by_accuracy"]] == "1"
+    assert drawn.data["lines"] == pytest.approx({"erm": 0.51, "tab": 0.83})
+    assert [line.get_ydata()[0] for line in titles["LfF"].lines] == pytest.approx([51, 83])
+    assert "Waterbirds" in drawn.caption and "Unfinished" not in drawn.caption
+    assert titles["ERM"].get_xlabel() == "weight_decay"  # the learning rate does not vary
+
+
+def test_correlation_shows_means_over_seeds_at_every_p(records: list[Record]) -> None:
+    drawn = plots.draw("correlation", records, ["cmnist"])
+    shown = drawn.data["cmnist tab wga"]
+    assert list(shown) == list(STRENGTHS)
+    for p, (mean, deviation) in shown.items():
+        values = [sweep_wga(p, "tab", seed) for seed in (0, 1)]
+        assert (mean, deviation) == pytest.approx((np.mean(values), np.std(values)))
+    ticks = [label.get_text() for label in axes_of(drawn)[2].get_xticklabels()]
+    assert ticks == ["50", "75", "90", "95", "98", "99", "99.5"]
+    assert not any("erm_randaug" in name for name in drawn.data) and "2 seeds; model cnn" in drawn.caption
+
+
+@pytest.mark.parametrize(
+    ("name", "methods"),
+    [("eta", ("erm", "erm_randaug", "tab", "eta_tab")), ("minibatch", ("erm", "tab", "minibatch_tab"))],
+)
+def test_variants_of_tab_are_compared_at_every_p(
+    records: list[Record], name: str, methods: tuple[str, ...]
+) -> None:
+    drawn = plots.draw(name, records, ["cmnist"])
+    assert len(drawn.data) == len(methods) * 2 * len(STRENGTHS)
+    mean, deviation = drawn.data[f"cmnist {methods[-1]} wga 0.99"]
+    assert mean == pytest.approx(sweep_wga(0.99, methods[-1], 0) + 0.005) and deviation == pytest.approx(
+        0.005
+    )
+    assert len(heights(axes_of(drawn)[0])) == len(drawn.data)
+
+
+def test_cost_shows_the_longest_run_and_the_search(records: list[Record]) -> None:
+    drawn = plots.draw("cost", records, ["even_odd"])
+    assert drawn.data["jtt"] == pytest.approx({"longest": 36, "search": 55})
+    assert drawn.data["tab"] == pytest.approx({"longest": 15, "search": 1})
+    left, right = axes_of(drawn)
+    assert heights(left) == pytest.approx([each["longest"] for each in drawn.data.values()])
+    assert heights(right) == pytest.approx([each["search"] for each in drawn.data.values()])
+
+
+@pytest.mark.parametrize("name", list(plots.FIGURES))
+def test_every_figure_becomes_a_file_of_every_kind_and_always_the_same(
+    records: list[Record], name: str, tmp_path: Path
+) -> None:
+    starts = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+    drawn, again = plots.draw(name, records), plots.draw(name, [Record(each.path) for each in records])
+    for form, start in starts.items():
+        file = plots.save(drawn, tmp_path / f"figure.{form}")
+        assert file.read_bytes().startswith(start)
+    assert plots.encode(again, "svg") == (tmp_path / "figure.svg").read_bytes()
+    small = plots.encode(drawn, "svg", letters=True)
+    assert b"<text" in small and len(small) < 300_000
+
+
+def test_the_readers_own_settings_neither_count_nor_change(records: list[Record]) -> None:
+    before = plots.encode(plots.draw("cost", records), "svg")
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
+        assert plots.encode(plots.draw("cost", records), "svg") == before
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_names_that_look_like_formulas_are_drawn_as_they_are(tmp_path: Path) -> None:
+    name = r"$\frac{"
+    made = [write(tmp_path, m, task="own", spec=f"own {name}", dynamics=curves(5)) for m in ("erm", "tab")]
+    assert {each.name for each in plots.drawable(made)} == {"validation", "training", "cost"}
+    for each in plots.drawable(made):
+        assert plots.encode(each, "png").startswith(b"\x89PNG") and name in each.title
+
+
+def test_what_cannot_be_drawn_says_how_to_make_it(tmp_path: Path) -> None:
+    made = [write(tmp_path, "erm", PAIR)]
+    for name in plots.FIGURES:
+        with pytest.raises(ValueError, match=f"evenhand bench even_odd --figure {name}"):
+            plots.draw(name, made, ["even_odd"])
+        with pytest.raises(
+            ValueError, match=f"no runs for the figure '{name}'; make them with: evenhand bench"
+        ):
+            plots.draw(name, made)
+        with pytest.raises(ValueError, match=f"of bar; make them with: evenhand bench bar --figure {name}"):
+            plots.draw(name, made, ["bar"])
+    assert plots.drawable(made) == []
+    with pytest.raises(ValueError, match="must end with .svg, .pdf, .png, got"):
+        plots.check_form(Path("a.gif"))
+
+
+def test_an_unfinished_search_is_said_to_be(tmp_path: Path) -> None:
+    made = [write(tmp_path, "lff", {"q": q, **PAIR}) for q in (0.05, 0.1)]
+    made += [write(tmp_path, m, PAIR) for m in ("erm", "tab")]
+    assert "Unfinished: erm lacks 4 runs, lff lacks 5 runs" in plots.draw("selection", made).caption
+    assert "lff lacks 5 runs" in plots.draw("cost", made).caption
+
+
+def test_the_command_lists_and_draws(records: list[Record], tmp_path: Path) -> None:
+    runner = CliRunner()
+    listed = runner.invoke(app, ["figure", "--list"])
+    assert listed.exit_code == 0 and all(name in listed.stdout for name in plots.FIGURES)
+    runs, out = str(records[0].path.parents[2]), tmp_path / "c.svg"
+    shown = runner.invoke(app, ["figure", "cost", "--runs", runs, "--task", "even_odd", "-o", str(out)])
+    assert shown.exit_code == 0 and out.exists()
+    with pytest.raises(ValueError, match="make them with: evenhand bench digits --figure eta"):
+        arguments = ["figure", "eta", "--runs", runs, "--task", "digits"]
+        runner.invoke(app, arguments, catch_exceptions=False)
+    with pytest.raises(ValueError, match="name a figure: validation, selection"):
+        runner.invoke(app, ["figure"], catch_exceptions=False)

@@ -1,0 +1,304 @@
+"""Every table from hand-made records, in every form, read back."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from made_bench import curves, whole, write
+from rich.console import Console
+from typer.testing import CliRunner
+
+from evenhand.bench.select import gather
+from evenhand.cli import app
+from evenhand.report import formats, paper, tables
+from evenhand.report.table import Cell, Column, Section, Table, mark_best, words
+from evenhand.report.tables.facts import num_trainings
+from evenhand.report.tables.results import conflicting_share
+from evenhand.report.tables.search import longest_run, search_seconds, spent
+from evenhand.training.recipe import Recipe
+from evenhand.training.record import Record
+
+PAIR = {"lr": 1e-3, "weight_decay": 0.0}
+HOSTILE = '=HYPERLINK("x")|a_b$%&#{}~^\\<b>**`\x1b[31m\n'
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+    return whole(tmp_path_factory.mktemp("runs"))
+
+
+def rows_of(markdown: str) -> list[dict[str, str]]:
+    """The rows of all tables in a Markdown text, by their headers."""
+    found, header = [], None
+    for line in markdown.splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if not cells:
+            header = None
+        elif header is None:
+            header = cells
+        elif not all(re.fullmatch(":?-+:?", cell) for cell in cells):
+            found.append(dict(zip(header, cells, strict=True)))
+    return found
+
+
+def test_table_one_holds_the_known_numbers_beside_the_papers(records: list[Record]) -> None:
+    table = tables.make("1", records)
+    text = {each["method"]: each for each in rows_of(formats.write(table, "md"))}
+    assert list(text) == ["Group DRO", "ERM", "LfF", "JTT", "MaskTune", "TAB"]
+    assert text["TAB"]["WGA"] == "**83.0 ± 0.8**" and text["TAB"]["WGA, paper"] == "**81.8 ± 2.4**"
+    assert text["JTT"]["WGA"] == "41.0 ± 0.8" and text["JTT"]["PoU"] == "2.17 ± 0.02"
+    assert text["JTT"]["MMS"] == "65.0 ± 0.8" and text["JTT"]["MMS, paper"] == "78.3 ± 1.1"
+    assert text["Group DRO"]["PoU"] == text["Group DRO"]["MMS"] == ""  # as in the paper
+    assert text["Group DRO"]["WGA"] == "81.0 ± 0.8"  # never marked: it is told the groups
+    assert text["TAB"]["95% interval"] == "74.5 to 89.1" and text["TAB"]["seeds"] == "3"
+    assert not [note for note in table.sections[0].notes if note.startswith(("Missing", "Failed"))]
+
+
+def test_the_same_numbers_stand_in_every_form(records: list[Record]) -> None:
+    table = tables.make("1", records)
+    content = json.loads(formats.write(table, "json"))
+    (section,) = content["sections"]
+    by_method = {row["method"]: row for row in section["rows"]}
+    assert by_method["TAB"]["WGA"]["seeds"] == pytest.approx([0.82, 0.83, 0.84])
+    assert "WGA" in by_method["TAB"]["best"] and by_method["Group DRO"]["PoU"] is None
+    assert by_method["ERM"]["WGA, paper"] == {"mean": 0.5598, "deviation": 0.1385}
+    rows = list(csv.DictReader(io.StringIO(formats.write(table, "csv"))))
+    assert [row["method"] for row in rows] == list(by_method) and {row["section"] for row in rows} == {
+        "even_odd"
+    }
+    for row in rows:
+        wanted = by_method[row["method"]]
+        assert float(row["WGA"]) == wanted["WGA"]["mean"]
+        assert float(row["WGA deviation"]) == wanted["WGA"]["deviation"]
+        assert float(row["95% interval low"]) == wanted["95% interval"][0]
+    latex = formats.write(table, "latex")
+    assert r"\textbf{83.0 $\pm$ 0.8}" in latex and latex.count(" & ") == 7 * 11
+    console = Console(width=140, file=io.StringIO(), force_terminal=False)
+    for part in formats.terminal(table):
+        console.print(part)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "83.0 ± 0.8" in shown and "74.5 to 89.1" in shown and "95% interval" in shown
+
+
+@pytest.mark.parametrize("name", list(tables.NAMES))
+@pytest.mark.parametrize("form", list(formats.FORMATS))
+def test_every_table_is_well_formed_in_every_form(records: list[Record], name: str, form: str) -> None:
+    text = formats.write(tables.make(name, records), form)
+    if form == "json":
+        assert json.loads(text)["table"] == name
+    elif form == "csv":
+        rows = list(csv.reader(io.StringIO(text)))
+        assert len(rows) > 1 and len({len(row) for row in rows}) == 1
+    elif form == "md":
+        assert rows_of(text)
+    else:
+        check_latex(text)
+
+
+def check_latex(text: str) -> None:
+    """What TeX would stumble over: braces, environments, cells of a row, special letters."""
+    lines = [line for line in text.splitlines() if not line.startswith("%")]
+    body = "\n".join(lines)
+    plain = re.sub(r"\\[{}&%$#_\\]", "", body)
+    assert plain.count("{") == plain.count("}") and plain.count("$") % 2 == 0
+    assert body.count(r"\begin{tabular}") == body.count(r"\end{tabular}") > 0
+    assert not re.search(r"(?<!\\)[%#_~^]", re.sub(r"\$[^$]*\$", "", body))
+    for block in re.findall(r"\\begin\{tabular\}\{([lr]+)\}(.*?)\\end\{tabular\}", body, re.S):
+        for row in (line for line in block[1].splitlines() if line.endswith(r"\\")):
+            assert len(re.findall(r"(?<!\\)&", row)) == len(block[0]) - 1
+    assert all(letter.isprintable() or letter == "\n" for letter in text)
+
+
+def test_hostile_names_stay_text_in_every_form(tmp_path: Path) -> None:
+    cell = words(HOSTILE)
+    table = Table(
+        "x", "title", (Column("name", text=True), Column("n")), [Section("s|x", [[cell, Cell(1, "1")]])]
+    )
+    assert "\x1b" not in cell.text and "\n" not in cell.text
+    check_latex(formats.write(table, "latex"))
+    (row,) = csv.DictReader(io.StringIO(formats.write(table, "csv")))
+    assert row["name"].startswith("'=HYPERLINK")
+    (shown,) = rows_of(formats.write(table, "md"))
+    assert shown["n"] == "1" and "<b>" not in shown["name"]
+    assert json.loads(formats.write(table, "json"))["sections"][0]["rows"][0]["name"] == cell.text
+    record = write(tmp_path, HOSTILE.replace("/", ""), {HOSTILE: HOSTILE}, task="own", spec=f"own:{HOSTILE}")
+    for name in ("1", "selected", "cost"):
+        for form in formats.FORMATS:
+            assert "\x1b" not in formats.write(tables.make(name, [record]), form).replace("\\u001b", "\x1b")
+
+
+def test_an_unfinished_bench_says_what_is_missing(tmp_path: Path) -> None:
+    made = [write(tmp_path, "erm", PAIR, seed=s) for s in (0, 1)]
+    made += [write(tmp_path, "lff", {"q": 0.05, **PAIR}, seed=0)]
+    failed = tmp_path / "even_odd" / "jtt" / "abc-s0" / "failure.json"
+    failed.parent.mkdir(parents=True)
+    failed.write_text(json.dumps({"error": "RuntimeError: out of memory\nmore", "traceback": "", "time": 0}))
+    table = tables.make("1", made, failed=tables.failures([tmp_path]))
+    notes = table.sections[0].notes
+    assert "Missing: tab, all of it." in notes and "Failed: jtt/abc-s0: RuntimeError: out of memory" in notes
+    assert any(
+        note.startswith("Missing: erm, 8 of 10 runs: lr=0.001, weight_decay=1e-05 (seed 0, 1)")
+        for note in notes
+    )
+    assert any(
+        note.startswith("Missing: lff, 13 of 14 runs: q=0.05 (seed 1), q=0.1 (seed 0, 1)") for note in notes
+    )
+    command = next(note for note in notes if note.startswith("Do what is missing with: "))
+    assert command.endswith("evenhand bench even_odd --methods gdro,erm,lff,jtt,masktune,tab --seeds 0,1")
+    assert table.cell("even_odd", "TAB", "WGA").text == ""
+    assert table.cell("even_odd", "ERM", "PoU").text == ""  # one candidate has no price
+    assert any(
+        "PoU and MMS need more than the one candidate that is there of erm and lff" in note for note in notes
+    )
+
+
+def test_other_recipes_palettes_and_models_are_said(tmp_path: Path) -> None:
+    small = Recipe(
+        model="mobilenet_v2", weights="x", epochs=200, batch_size=194, optimizer="sgd", precision="fp32"
+    )
+    bar = write(tmp_path, "erm", {"lr": 1e-3, "weight_decay": 0.0}, task="bar", recipe=small, groups=False)
+    hues = write(
+        tmp_path, "tab", {"weight_decay": 1e-4}, task="cmnist-palettehues", spec="cmnist:palette=hues"
+    )
+    table = tables.make("1", [bar, hues])
+    notes = {section.name: " ".join(section.notes) for section in table.sections}
+    assert "The model is mobilenet_v2 in place of resnet18." in notes["bar"]
+    assert "the worst class stands for the worst group" in notes["bar"]
+    assert "Compared with the paper's cmnist, though made with palette=hues" in notes["cmnist:palette=hues"]
+    assert table.cell("cmnist:palette=hues", "TAB", "WGA, paper").text == "63.3 ± 2.5"
+    assert table.cell("bar", "ERM", "WGA, paper").text == "29.6 ± 1.8"
+    assert [row[0].text for row in table.sections[1].rows if row[0].text == "Group DRO"] == []  # none for bar
+    half = tables.make("1", [write(tmp_path, "erm", PAIR, task="even_odd-p0.5", spec="even_odd:p=0.5")])
+    assert half.cell("even_odd:p=0.5", "ERM", "WGA, paper").text == ""
+
+
+def test_table_two_has_shares_and_their_multiples(tmp_path: Path) -> None:
+    made = [write(tmp_path, "tab", PAIR, seed=s, pseudo=True, dynamics=curves(4)) for s in (0, 1)]
+    table = tables.make("2", made)
+    assert table.cell("", "even_odd", "in D").text == "1.00"  # 100 of 10,000
+    assert table.cell("", "even_odd", "in D'").text == "40.0 ± 0.0"
+    assert table.cell("", "even_odd", "in D', times").text == "40.0×"
+    assert table.cell("", "even_odd", "purity, times").text == "50.0×"
+    assert table.cell("", "even_odd", "in D', paper, times").text == "67.4×"  # the paper says 67.35
+    assert table.cell("", "even_odd", "identified").text == "80.0 ± 0.0"
+    assert table.cell("", "even_odd", "identified, paper").text == "66.1 ± 0.6"
+    without = write(tmp_path / "b", "tab", PAIR, pseudo=True)
+    assert conflicting_share(without) == pytest.approx(0.5 * 4 / 0.8 / 12)  # purity x minority / identified
+    (without.path / "partition.npz").unlink()
+    assert conflicting_share(Record(without.path)) == pytest.approx(0.01)  # 1 - p
+
+
+def test_selected_shows_every_criterion_and_the_oracle(records: list[Record]) -> None:
+    table = tables.make("selected", records)
+    assert table.cell("even_odd", "JTT", "selected").text == "50, 10"
+    assert table.cell("even_odd", "JTT", "selected").value == "identifier_epochs=50, upweight=10"
+    assert table.cell("even_odd", "JTT", "oracle").text == "1, ratio"
+    assert table.cell("even_odd", "JTT", "selected, paper").text == "50, 10"
+    assert table.cell("even_odd", "LfF", "oracle, paper").text == "0.1"
+    assert table.cell("even_odd", "JTT", "by the oracle").text == "89.0 ± 0.8"
+    assert table.cell("even_odd", "JTT", "by worst_pseudo_group").text != ""
+    by = tables.make("selected", records, by="wga")
+    assert by.cell("even_odd", "JTT", "selected").text == "1, ratio"
+    one = tables.make("1", records, by="wga")
+    assert one.cell("even_odd", "JTT", "WGA").text == "89.0 ± 0.8"
+    assert one.cell("even_odd", "JTT", "PoU").text == "1.00 ± 0.00"
+
+
+def test_cost_counts_unshared_and_really_spent_time(records: list[Record]) -> None:
+    bench = gather(records, "even_odd")
+    assert longest_run(bench.candidates("erm")) == 14 and search_seconds(bench.candidates("erm")) == 60
+    assert longest_run(bench.candidates("jtt")) == 36  # (20 + 4) x 1.5
+    assert search_seconds(bench.candidates("jtt")) == pytest.approx(5 * sum(1.5 * (20 + j) for j in range(5)))
+    masktune = [r for c in bench.candidates("masktune") for r in c.records.values()]
+    assert spent(masktune) == 3 * (9 + 7 * 4.5)  # one erm and seven models, each of three seeds
+    assert spent([*masktune, *masktune]) == spent(masktune)
+    table = tables.make("cost", records)
+    assert table.cell("even_odd", "JTT", "over TAB's longest run").text == "55.00×"
+    assert table.cell("even_odd", "JTT", "over ERM's").text == "2.57×"
+    cmnist = tables.make(
+        "cost", [write(records[0].path.parents[3] / "c", m, task="cmnist") for m in ("tab", "jtt")]
+    )
+    assert cmnist.cell("cmnist", "JTT", "over TAB's, paper").text == "14.8×"
+    assert cmnist.cell("cmnist", "TAB", "over ERM's, paper").text == "2.5×"
+
+
+def test_timings_that_are_not_there_leave_cells_empty(tmp_path: Path) -> None:
+    record = write(tmp_path, "erm", PAIR)
+    (record.path / "timing.json").unlink()
+    assert tables.make("cost", [Record(record.path)]).cell("even_odd", "ERM", "search").text == ""
+
+
+def test_methods_are_read_from_their_files() -> None:
+    table = tables.make("methods", [])
+    assert [num_trainings(name) for name in ("erm", "gdro", "lff", "jtt", "masktune", "tab")] == [
+        1,
+        1,
+        1,
+        2,
+        2,
+        2,
+    ]
+    assert table.cell("", "jtt", "candidates").value == 25 and table.cell("", "tab", "candidates").value == 1
+    assert "cub 6" in table.cell("", "jtt", "candidates elsewhere").text
+    assert table.cell("", "gdro", "needs groups for").text == "training and selection"
+    assert table.cell("", "lff", "groups, paper").text == "selection"
+    assert table.cell("", "tab", "paper's hyperparameters").text == "none"
+
+
+def test_datasets_come_from_data_and_records(tmp_path: Path) -> None:
+    record = write(tmp_path, "tab", PAIR, pseudo=True, dynamics=curves(4))
+    table = tables.make("datasets", [record], wanted=["even_odd", "digits_even_odd"], root=tmp_path)
+    assert table.cell("", "even_odd", "N").value == 10_000 and table.cell("", "even_odd", "k").value == 4
+    assert table.cell("", "even_odd", "conflicting").text == "1.00"
+    assert table.cell("", "even_odd", "N, paper").text == "48,000"
+    assert table.cell("", "digits_even_odd", "N").value == 1078  # ships with scikit-learn
+    assert table.cell("", "digits_even_odd", "shape").text == "3×8×8"
+    empty = tables.make("datasets", [], wanted=["bar"], root=tmp_path)
+    assert "Missing: bar; its data are not here" in empty.sections[0].notes[0]
+
+
+def test_the_best_is_marked_with_all_that_look_equal() -> None:
+    def column(*values: float) -> list[list[Cell]]:
+        return [[Cell(value, f"{value:.1f}") for value in (each,)] for each in values]
+
+    rows = column(1.01, 1.04, 0.5)
+    mark_best(rows, 0)
+    assert [row[0].best for row in rows] == [True, True, False]
+    rows = column(1.0, 0.5)
+    mark_best(rows, 0, lowest=True)
+    assert [row[0].best for row in rows] == [False, True]
+    alone = column(1.0)
+    mark_best(alone, 0)
+    assert not alone[0][0].best
+
+
+def test_the_papers_numbers_are_those_of_the_paper() -> None:
+    found = paper.score("wga", "tab", "cmnist")
+    assert found is not None and (found.mean, found.deviation) == pytest.approx((0.6326, 0.025))
+    assert paper.score("pou", "tab", "cub") is None and paper.score("wga", "gdro", "bar") is None
+    assert paper.settings("jtt", "cmnist") == {"identifier_epochs": 50, "upweight": 25}
+    assert paper.counterpart("celeba:fraction=0.15,size=96")[0] == "celeba"
+    assert paper.counterpart("cmnist:limit=100") == (None, "") == paper.counterpart("my.task")
+
+
+def test_the_command_prints_and_writes(records: list[Record], tmp_path: Path) -> None:
+    runs = str(records[0].path.parents[2])
+    runner = CliRunner()
+    shown = runner.invoke(app, ["table", "1", "--runs", runs])
+    assert shown.exit_code == 0 and shown.stdout.startswith("# Worst-group accuracy")
+    for name, start in (("a.csv", "section,"), ("a.tex", "% Worst"), ("a.json", "{"), ("a.md", "# Worst")):
+        out = tmp_path / name
+        assert runner.invoke(app, ["table", "1", "--runs", runs, "-o", str(out)]).exit_code == 0
+        assert out.read_text().startswith(start)
+    with pytest.raises(ValueError, match="--by must be one of accuracy, wga"):
+        runner.invoke(app, ["table", "1", "--runs", runs, "--by", "luck"], catch_exceptions=False)
+    with pytest.raises(ValueError, match="--format must be one of md, csv, latex, json, got 'xls'"):
+        runner.invoke(app, ["table", "1", "--runs", runs, "--format", "xls"], catch_exceptions=False)
+    with pytest.raises(ValueError, match="there is no table '3'; there are 1, 2, datasets"):
+        runner.invoke(app, ["table", "3", "--runs", runs], catch_exceptions=False)
+    with pytest.raises(ValueError, match="no finished run of bar; make some with: evenhand bench bar"):
+        runner.invoke(app, ["table", "1", "--runs", runs, "--task", "bar"], catch_exceptions=False)
+    assert runner.invoke(app, ["table", "methods", "--runs", str(tmp_path / "none")]).exit_code == 0
