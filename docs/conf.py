@@ -1,7 +1,9 @@
 """How the site is built: `make docs`. Nothing here needs a network."""
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
@@ -13,7 +15,6 @@ version = release = evenhand.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
 default_role = "code"  # docstrings write `name` for code
@@ -27,3 +28,29 @@ html_theme = "furo"
 html_title = "evenhand"
 html_copy_source = False
 html_show_copyright = False
+
+# Files outside docs/ that the site holds as pages: so links work on the site and where the sources are read.
+PAGES = {
+    "../results/paper_settings.md": "results.md",
+    "../CONTRIBUTING.md": "contributing.md",
+    "../CHANGELOG.md": "changelog.md",
+}
+
+
+def _within(app: Any, name: str, source: list[str]) -> None:
+    for file, page in PAGES.items():
+        source[0] = source[0].replace(f"]({file})", f"]({page})")
+
+
+def _plain(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are plain text with code in backticks: a star or a bar means itself."""
+    doctest = False
+    for number, line in enumerate(lines):
+        doctest = line.lstrip().startswith(">>>") or (doctest and bool(line.strip()))
+        if not doctest:
+            lines[number] = re.sub(r"(`[^`]*`)|([*|])", lambda part: part[1] or f"\\{part[2]}", line)
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", _within)
+    app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon writes its own stars

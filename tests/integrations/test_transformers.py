@@ -213,6 +213,8 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         key: value for key, value in collate(items).items() if key != "index"
     }
     record_losses(trainer)
+    with pytest.raises(ValueError, match="trainer records its losses already"):
+        record_losses(trainer)
     with pytest.raises(ValueError, match='data_collator must keep "index", but its batch has none'):
         trainer.train()
     trainer = make_trainer(tmp_path, kind=transformers.Trainer)

@@ -270,6 +270,9 @@ def test_the_best_is_marked_with_all_that_look_equal() -> None:
     rows = column(1.0, 0.5)
     mark_best(rows, 0, lowest=True)
     assert [row[0].best for row in rows] == [False, True]
+    alike = column(1.0, 1.0)
+    mark_best(alike, 0)
+    assert not any(row[0].best for row in alike)
     alone = column(1.0)
     mark_best(alone, 0)
     assert not alone[0][0].best

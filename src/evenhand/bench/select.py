@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
@@ -25,10 +24,10 @@ from evenhand.bench.grids import (
     rule,
     task_recipe,
 )
+from evenhand.bench.recipes import base_recipe, differences, fits, pair_of
 from evenhand.core.metrics import worst_group_accuracy
 from evenhand.core.partition import Partition
 from evenhand.training import plugins
-from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 
 __all__ = ["CRITERIA", "Bench", "Candidate", "candidates", "gather", "rule", "scores", "select"]
@@ -152,9 +151,9 @@ class Bench:
     def pair(self) -> Settings:
         """ERM's selected learning rate and weight decay; without ERM, those of most other runs."""
         if erm := self.candidates("erm"):
-            return _pair(next(iter(select(erm).records.values())))
+            return pair_of(next(iter(select(erm).records.values())))
         inheriting = [record for record in self.records if not _sets_pair(self.grid(record.method))]
-        pairs = Counter(json.dumps(_pair(record)) for record in inheriting)
+        pairs = Counter(json.dumps(pair_of(record)) for record in inheriting)
         return dict(json.loads(pairs.most_common(1)[0][0])) if pairs else {}
 
     def grid(self, method: str) -> dict[str, list[Any]] | None:
@@ -207,10 +206,10 @@ def gather(records: Iterable[Record], task: str, changes: Mapping[str, Any] | No
         by_recipe.setdefault(json.dumps(base_recipe(record), sort_keys=True), []).append(record)
 
     def rank(text: str) -> tuple[bool, int, str]:
-        return _differences(json.loads(text), published) != {}, -len(by_recipe[text]), text
+        return differences(json.loads(text), published) != {}, -len(by_recipe[text]), text
 
     wanted = None if changes is None else {key: changes[key] for key in changes if key not in PAIR}
-    fitting = [text for text in by_recipe if wanted is None or _fits(json.loads(text), published, wanted)]
+    fitting = [text for text in by_recipe if wanted is None or fits(json.loads(text), published, wanted)]
     if not fitting:
         raise NoRuns(f"there is no finished run of {task} with {named(wanted or {}) or 'its own recipe'}")
     recipe = min(fitting, key=rank)
@@ -222,38 +221,14 @@ def gather(records: Iterable[Record], task: str, changes: Mapping[str, Any] | No
     return bench
 
 
-def _fits(recipe: Mapping[str, Any], published: Recipe | None, wanted: Mapping[str, Any]) -> bool:
-    """Whether a recipe is the published one with these changes, as far as the published one is known."""
-    if published is None:
-        return all(recipe.get(key) == value for key, value in wanted.items())
-    changed = {key: value for key, value in wanted.items() if value != getattr(published, key, None)}
-    return _differences(recipe, published) == {key: changed[key] for key in changed if key != "precision"}
-
-
 def task_names(records: Iterable[Record]) -> list[str]:
     """The names of all tasks that have records."""
     return sorted({str(record.config["task"]) for record in records})
 
 
-def base_recipe(record: Record) -> dict[str, Any]:
-    """A run's recipe without what the grids set and what never changes a result."""
-    full = _full_recipe(record)
-    return {name: value for name, value in full.items() if name not in (*PAIR, "compile")}
-
-
 def recipe_changes(bench: Bench) -> dict[str, Any]:
     """Where the bench's recipe is not the task's own: field -> value."""
-    return _differences(bench.recipe, task_recipe(bench.spec))
-
-
-def _differences(recipe: Mapping[str, Any], published: Recipe | None) -> dict[str, Any]:
-    if published is None:
-        return {}
-    return {
-        name: value
-        for name, value in recipe.items()
-        if name != "precision" and value != getattr(published, name, value)
-    }
+    return differences(bench.recipe, task_recipe(bench.spec))
 
 
 def _candidates(
@@ -271,7 +246,7 @@ def _candidates(
             bench.left_out[f"of {method} with {named(extra)}"] += 1
         elif grid is not None and name not in points:
             bench.left_out[f"of {method} outside its grid"] += 1
-        elif pair and _pair(record) != pair:
+        elif pair and pair_of(record) != pair:
             bench.left_out[f"of {method} without ERM's selected {named(pair)}"] += 1
         elif (
             record.seed
@@ -290,18 +265,8 @@ def _settings(record: Record, grid: dict[str, list[Any]] | None) -> tuple[Settin
     if grid is None:
         return dict(sorted(given.items())), {}
     train = getattr(method_module(record.method), "train", None)
-    known = {**(plugins.keywords(train) if train else {}), **_pair(record), **given}
+    known = {**(plugins.keywords(train) if train else {}), **pair_of(record), **given}
     return {key: known.get(key) for key in grid}, {key: given[key] for key in given if key not in grid}
-
-
-def _pair(record: Record) -> Settings:
-    full = _full_recipe(record)
-    return {name: full[name] for name in PAIR}
-
-
-def _full_recipe(record: Record) -> dict[str, Any]:
-    given = record.config.get("full_recipe") or record.config.get("recipe", {})
-    return {**dataclasses.asdict(Recipe()), **given}
 
 
 def _sets_pair(grid: Mapping[str, Any] | None) -> bool:

@@ -45,6 +45,8 @@ def record_losses(trainer: Any, *, losses: Losses | None = None, path: str | Pat
         raise ValueError(f"trainer must be a transformers.Trainer, got {type(trainer).__name__}")
     if trainer.train_dataset is None:
         raise ValueError("trainer must have a train_dataset, got None; there is nothing to record")
+    if getattr(trainer.compute_loss, "records", False):
+        raise ValueError("trainer records its losses already; use what the first record_losses gave")
     trainer.train_dataset = indexed(trainer.train_dataset)
     # The trainer drops what the model's forward does not take; the index must pass until compute_loss.
     trainer._set_signature_columns_if_needed()
@@ -74,6 +76,7 @@ def _wrap_compute_loss(trainer: Any, recorder: Recorder, losses: Losses) -> None
         recorder.record(index, losses(outputs, given))
         return (loss, outputs) if return_outputs else loss
 
+    recording.records = True  # type: ignore[attr-defined]
     trainer.compute_loss = recording
 
 

@@ -133,9 +133,11 @@ def mark_best(
         return
     values = [_plain(row[column].value) for row in shown]
     target = min(values) if lowest else max(values)
-    text = shown[values.index(target)][column].text.split(" ")[0]
-    for row in shown:
-        if row[column].text.split(" ")[0] == text:
+    heads = [row[column].text.split(" ")[0] for row in shown]
+    if len(set(heads)) == 1:
+        return  # all are alike, so none is best
+    for row, head in zip(shown, heads, strict=True):
+        if head == heads[values.index(target)]:
             row[column] = replace(row[column], best=True)
 
 

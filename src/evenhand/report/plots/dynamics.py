@@ -47,10 +47,10 @@ class Dynamics:
     def mean(self, split: str, kind: str, score: str) -> Curve:
         return np.asarray(self.curves[split, kind, score].mean(0))
 
-    def all(self, split: str) -> Curve:
-        """The accuracy of all samples of a split."""
+    def all(self, split: str) -> npt.NDArray[np.float64]:
+        """The accuracy of all samples of a split, (seeds, epochs)."""
         counts = [self.counts[split, kind] for kind in ("aligned", "conflicting")]
-        both = [self.mean(split, kind, "accuracy") for kind in ("aligned", "conflicting")]
+        both = [self.curves[split, kind, "accuracy"] for kind in ("aligned", "conflicting")]
         return np.average(both, axis=0, weights=counts)
 
 
@@ -123,7 +123,7 @@ def validation(found: Dynamics) -> Drawn:
     panels = [
         ("a  conflicting,\n    validation", found.curves["val", "conflicting", "accuracy"]),
         ("b  aligned,\n    validation", found.curves["val", "aligned", "accuracy"]),
-        ("c  all,\n    validation", found.all("val")[None]),
+        ("c  all,\n    validation", found.all("val")),
         ("d  conflicting,\n    training", found.curves["train", "conflicting", "accuracy"]),
     ]
     zone = unlearning(found.mean("val", "aligned", "accuracy"), found.mean("val", "conflicting", "accuracy"))

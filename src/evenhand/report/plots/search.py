@@ -85,7 +85,7 @@ def selection(bench: Bench) -> Drawn:
             _bars(panel, data[method], lines)
             panel.set_title(method_title(method))
             panel.set_xlabel(" / ".join(data[method]["varied"]) or "nothing varied", color=SOFT)
-            percent_axis(panel, 0, min(112, 100 * highest * 1.22 + 4))
+            percent_axis(panel, 0, max(20, min(112, 100 * highest * 1.22 + 4)))
             if i == 0:
                 panel.set_ylabel("test WGA")
     parts[0].legend(handles=_legend(lines), loc="outside upper right", ncols=4)

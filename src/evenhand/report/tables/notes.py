@@ -72,12 +72,13 @@ def differences(bench: Bench) -> list[str]:
 
 
 def command(bench: Bench, methods: Sequence[str]) -> str:
-    """The bench command that makes what is missing of these methods."""
+    """The bench command that makes what is missing of these methods, and what must be set besides."""
     words = ["evenhand", "bench", bench.spec, "--methods", ",".join(methods)]
     words += ["--seeds", ",".join(str(seed) for seed in bench.seeds)]
-    for name, value in recipe_changes(bench).items():
-        words += ["--set", f"{name}={value}"]
-    return shlex.join(words)
+    changed = recipe_changes(bench)
+    if "epochs" in changed:
+        words += ["--epochs", str(changed.pop("epochs"))]
+    return shlex.join(words) + (f" (and a recipe with {named(changed)})" if changed else "")
 
 
 def _left_out(reasons: Counter[str]) -> list[str]:
