@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenhand.core import ranks
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced, rebalance
 from evenhand.training.data import Split, Task, as_input, checksum, fixed_randomness
-from evenhand.training.execute import execute
+from evenhand.training.execute import execute, join_ranks
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 
@@ -85,8 +86,9 @@ def fit(
         recipe=recipe or Recipe(epochs=30, batch_size=64),
     )
     task = dataclasses.replace(task, checksum=checksum(task.checksum, *identity))
-    folder = tempfile.TemporaryDirectory(prefix="evenhand-") if runs is None else None
-    where = Path(folder.name if folder else str(runs))
+    join_ranks(device)
+    folder = tempfile.TemporaryDirectory(prefix="evenhand-") if runs is None and ranks.first() else None
+    where = Path(ranks.from_first(lambda: folder.name if folder else str(runs)))
     settings: dict[str, Any] = {"seed": seed, "runs": where, "device": device}
     baseline, record = execute(task, "erm", **settings), execute(task, "tab", **settings)
     assert record.partition is not None

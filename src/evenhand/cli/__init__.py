@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import typer
@@ -23,7 +24,8 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
-        typer.echo(f"evenhand: {error}", err=True)
+        rank = os.environ.get("RANK", "0")  # of the processes that torchrun has started
+        typer.echo(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {error}", err=True)
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C

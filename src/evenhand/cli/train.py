@@ -20,6 +20,7 @@ def demo(
 ) -> None:
     """Train ERM and TAB on coloured digits and write a page that shows what was found. It takes a minute."""
     from evenhand import tasks
+    from evenhand.core import ranks
     from evenhand.report.page import build
     from evenhand.training.execute import execute
     from evenhand.training.progress import choose
@@ -27,6 +28,8 @@ def demo(
     task = tasks.load("digits_even_odd")
     show = choose(quiet)
     records = [execute(task, method, seed=seed, runs=out / "runs", show=show) for method in ("erm", "tab")]
+    if not ranks.first():
+        return
     page = build(records, out / "report.html")
     print_results(records, json_)
     if not json_:
@@ -58,8 +61,12 @@ def run(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train one method on one task. Killed, it continues when called again; finished, it returns at once."""
+    """Train one method on one task. Killed, it continues when called again; finished, it returns at once.
+
+    Several processes train together when torchrun starts them: torchrun --nproc-per-node=2 -m evenhand run …
+    """
     from evenhand import tasks
+    from evenhand.core import ranks
     from evenhand.training.execute import execute
     from evenhand.training.plugins import parse_assignments
     from evenhand.training.progress import choose
@@ -83,6 +90,8 @@ def run(
         device=device,
         show=choose(quiet),
     )
+    if not ranks.first():
+        return
     print_results([record], json_)
     if not json_:
         typer.echo(f"\nThe run is in {record.path}; evenhand report --runs {runs} makes a page of it.")

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from evenhand.core import ranks
+
 _HEAD = 128  # bytes before the data in a history's file: an .npy header, padded so that it never grows
 _NUMPY = {torch.float32: "<f4", torch.float16: "<f2", torch.bool: "|b1"}
 
@@ -25,6 +27,10 @@ class LossHistory:
     been ended is not kept. float16 halves the memory at a relative error of at most 2**-11 (losses above
     65504 become 65504); bool keeps whether the mean is at least one half.
 
+    `across_ranks`: every rank of a distributed training records what it has seen and keeps a part of the
+    samples, one stretch of the rows, in memory or in the one file that all of them write to. `end_epoch`, and
+    without a file also `losses`, then exchange values, so every rank must call them.
+
     >>> history = LossHistory(3)
     >>> history.record([0, 2], [0.5, 1.5]); history.record([1], [0.25]); history.end_epoch()
     >>> history.losses.tolist()
@@ -38,6 +44,7 @@ class LossHistory:
         path: str | Path | None = None,
         device: str | torch.device | None = None,
         dtype: torch.dtype = torch.float32,
+        across_ranks: bool = False,
     ) -> None:
         if num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, got {num_samples}")
@@ -53,9 +60,9 @@ class LossHistory:
         self._ones: Tensor | None = None
         self._recorded = False
         self._columns: list[Tensor] = []  # of a history without a file
-        self._num_epochs = 0
-        if self.path is not None and self.path.exists():
-            self._num_epochs = self._read_header()
+        self._shared = across_ranks and ranks.count() > 1
+        self._own = slice(*ranks.part(num_samples)) if self._shared else slice(0, num_samples)
+        self._num_epochs = ranks.from_first(self._read_header) if self._shared else self._read_header()
 
     @property
     def num_epochs(self) -> int:
@@ -68,11 +75,15 @@ class LossHistory:
     @property
     def losses(self) -> Tensor:
         """(samples, epochs) on the CPU; with a file, memory-mapped and not to be written to."""
-        if self.path is None:
-            empty = torch.empty(self.num_samples, 0, dtype=self.dtype)
-            return torch.stack(self._columns).t() if self._columns else empty
         if self._num_epochs == 0:
             return torch.empty(self.num_samples, 0, dtype=self.dtype)
+        if self.path is None:
+            columns = torch.stack(self._columns)
+            if self._shared:
+                whole = torch.zeros(self._num_epochs, self.num_samples, dtype=torch.float32)
+                whole[:, self._own] = columns.float()
+                columns = ranks.add(whole).to(self.dtype)
+            return columns.t()
         mapped = np.load(self.path, mmap_mode="c", allow_pickle=False)  # private pages: the file is safe
         return torch.from_numpy(mapped)
 
@@ -105,20 +116,15 @@ class LossHistory:
 
     def end_epoch(self) -> None:
         """Close the epoch: its losses become the history's next column."""
-        if not self._recorded or self._sum is None or self._count is None:
-            raise ValueError("end_epoch needs losses, but none was recorded since the last one")
-        seen, column = self._count[1:-1] > 0, self._sum[1:-1] / self._count[1:-1].clamp(min=1)
-        broken = (self._count[0] + self._count[-1] > 0) | ~self._sum.isfinite().all()
-        if bool(broken):  # the one time in an epoch that a device is waited for
+        broken = self._check_epoch()
+        if broken:
             self._forget()
-            raise ValueError(
-                f"losses must be finite and indices between 0 and {self.num_samples - 1}, "
-                "but some of this epoch were not; the epoch is dropped"
-            )
-        if not bool(seen.all()):
-            previous = self._last_column()
-            rest = column[seen].mean() if previous is None else previous.to(column.device, torch.float32)
-            column = torch.where(seen, column, rest)
+            raise ValueError(broken)
+        sums, counts = (buffer[1:-1] for buffer in self._buffers(torch.empty(0))[:2])
+        if self._shared:
+            sums, counts = ranks.add_parts(sums), ranks.add_parts(counts)
+        seen, column = counts > 0, sums / counts.clamp(min=1)
+        column = torch.where(seen, column, self._unseen(column, seen))
         if self.dtype == torch.bool:
             column = column >= 0.5
         elif self.dtype == torch.float16:
@@ -133,13 +139,40 @@ class LossHistory:
             raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self._num_epochs}")
         self._forget()
         self._columns = self._columns[:num_epochs]
-        if self.path is not None and self.path.exists():
+        if self.path is not None and self.path.exists() and (ranks.first() or not self._shared):
             with self.path.open("r+b") as file:
                 file.write(self._header(num_epochs))
                 file.truncate(_HEAD + num_epochs * self._column_bytes)
         self._num_epochs = num_epochs
 
     # -- inside --------------------------------------------------------------------------------------
+
+    def _check_epoch(self) -> str:
+        """What is wrong with the epoch, if anything; the one time in it that a device is waited for."""
+        wrong = False
+        if self._sum is not None and self._count is not None:
+            outside = self._count[0] + self._count[-1] > 0
+            wrong = bool(outside | ~self._sum.isfinite().all())
+        facts = torch.tensor([self._recorded, wrong], dtype=torch.float32)
+        recorded, wrong = (ranks.add(facts) if self._shared else facts).bool().tolist()
+        if not recorded:
+            return "end_epoch needs losses, but none was recorded since the last one"
+        return (
+            f"losses must be finite and indices between 0 and {self.num_samples - 1}, "
+            "but some of this epoch were not; the epoch is dropped"
+            if wrong
+            else ""
+        )
+
+    def _unseen(self, column: Tensor, seen: Tensor) -> Tensor:
+        """What samples get that were not seen: their last value, or else the mean of those that were."""
+        if self._num_epochs > 0:
+            return column if bool(seen.all()) else self._last_column().to(column.device, torch.float32)
+        if not self._shared:
+            return column[seen].mean()
+        total, number = ranks.add(torch.stack([column[seen].double().sum(), seen.double().sum()]))
+        mean: Tensor = total / number
+        return mean.float()
 
     @property
     def _column_bytes(self) -> int:
@@ -160,21 +193,16 @@ class LossHistory:
                 buffer.zero_()
         self._recorded = False
 
-    def _last_column(self) -> Tensor | None:
-        if self._num_epochs == 0:
-            return None
-        return self._columns[-1] if self.path is None else self.losses[:, -1]
+    def _last_column(self) -> Tensor:
+        return self._columns[-1] if self.path is None else self.losses[self._own, -1]
 
     def _append(self, column: Tensor) -> None:
         if self.path is None:
             self._columns.append(column)
+        elif self._shared:
+            self._append_part(column)
         elif self._num_epochs == 0:
-            # A new file appears whole: a crash leaves no file that is not yet a history.
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            new = self.path.with_name(self.path.name + ".new")
-            with new.open("wb") as file:
-                _write(file, self._header(1) + column.numpy().tobytes())
-            new.replace(self.path)
+            self._create(self._header(1) + column.numpy().tobytes())
         else:
             with self.path.open("r+b") as file:
                 file.seek(_HEAD + self._num_epochs * self._column_bytes)
@@ -184,6 +212,31 @@ class LossHistory:
                 file.seek(0)
                 file.write(self._header(self._num_epochs + 1))
         self._num_epochs += 1
+
+    def _create(self, content: bytes) -> None:
+        """A new file appears whole: a crash leaves no file that is not yet a history."""
+        assert self.path is not None
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_name(self.path.name + ".new")
+        with new.open("wb") as file:
+            _write(file, content)
+        new.replace(self.path)
+
+    def _append_part(self, part: Tensor) -> None:
+        """Write this rank's part of the column; the header counts it when all parts are on the disk."""
+        assert self.path is not None
+        if ranks.first() and self._num_epochs == 0:
+            self._create(self._header(0))
+        ranks.barrier()
+        with self.path.open("r+b") as file:
+            item = np.dtype(_NUMPY[self.dtype]).itemsize
+            file.seek(_HEAD + self._num_epochs * self._column_bytes + self._own.start * item)
+            _write(file, part.numpy().tobytes())
+            ranks.barrier()
+            if ranks.first():
+                file.seek(0)
+                _write(file, self._header(self._num_epochs + 1))
+        ranks.barrier()
 
     def _header(self, num_epochs: int) -> bytes:
         shape = f"({self.num_samples}, {num_epochs})"
@@ -196,7 +249,8 @@ class LossHistory:
         )
 
     def _read_header(self) -> int:
-        assert self.path is not None
+        if self.path is None or not self.path.exists():
+            return 0
         try:
             with self.path.open("rb") as file:
                 version = np.lib.format.read_magic(file)

@@ -151,9 +151,11 @@ class Batches:
         """The same samples, neither transformed nor augmented."""
         return Batches(self.split, self.task, self.source, batch_size=self.batch_size)
 
-    def __call__(self, order: Tensor, generator: torch.Generator) -> Iterator[Batch]:
-        """The rows of the split in this order, (samples,) int64 on the CPU."""
-        sizes = batch_sizes(len(order), self.batch_size)
+    def __call__(
+        self, order: Tensor, generator: torch.Generator, sizes: list[int] | None = None
+    ) -> Iterator[Batch]:
+        """The rows of the split in this order, (samples,) int64 on the CPU; in batches of these sizes."""
+        sizes = batch_sizes(len(order), self.batch_size) if sizes is None else sizes
         on_device = order.to(self.source.device)
         start = 0
         for x in self.source.inputs(self.split.rows[order], sizes):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from evenhand.training.batches import Batches
+from evenhand.training import sync
+from evenhand.training.batches import Batches, batch_sizes
 from evenhand.training.recipe import Recipe
 
 
@@ -17,14 +18,20 @@ def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
 
 @torch.no_grad()
 def logits(model: nn.Module, batches: Batches, recipe: Recipe) -> Tensor:
-    """The model's outputs for every row, in order and in evaluation mode: (samples, classes) float32."""
+    """The model's outputs for every row, in order and in evaluation mode: (samples, classes) float32.
+
+    Ranks share the batches out among them, and all get all outputs.
+    """
     model.eval()
     generator = torch.Generator(batches.source.device)
+    num_rows = len(batches.split)
+    sizes = batch_sizes(num_rows, batches.batch_size)
+    own, rows = sync.dealt(sizes)
     outputs = []
-    for batch in batches(torch.arange(len(batches.split)), generator):
+    for batch in batches(torch.arange(num_rows)[rows], generator, sizes[own]):
         with autocast(recipe, batches.source.device):
             outputs.append(model(batch.x).float())
-    return torch.cat(outputs)
+    return sync.gathered(torch.cat(outputs), rows, num_rows)
 
 
 def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 
 import evenhand
+from evenhand.core import ranks
 from evenhand.core.metrics import identification
 from evenhand.core.partition import partition
 from evenhand.training import plugins, progress
@@ -29,7 +30,7 @@ from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_finished, key_of
 from evenhand.training.run import Run
 from evenhand.training.scoring import score
-from evenhand.training.store import claim, write_bytes, write_json
+from evenhand.training.store import claim_together, write_bytes, write_json
 
 log = logging.getLogger("evenhand")
 
@@ -48,11 +49,12 @@ def execute(
     """Train with a method and score the model; a run that is already finished is returned at once.
 
     `hyperparameters` are the method's own; `lr` and other fields of the recipe may stand among them.
+    Started by torchrun, all ranks train together; every one of them must make the same call.
     """
     if seed < 0:
         raise ValueError(f"seed must not be negative, got {seed}")
     module = plugins.load("evenhand.methods", method, "train")
-    where = resolve_device(device)
+    where = join_ranks(device)
     settings, changes = sort_settings(method, module, hyperparameters or {})
     recipe = resolve_precision((recipe or task.recipe).replace(**changes), where)
     identity = {
@@ -68,10 +70,11 @@ def execute(
     if Path(runs).exists() and not Path(runs).is_dir():
         raise ValueError(f"runs must be a folder, got the file {str(runs)!r}; name another place")
     path = Path(runs) / task.name / method / f"{key_of(identity)}-s{seed}"
-    if is_finished(path):
+    if ranks.from_first(lambda: is_finished(path)):
         return Record(path)
-    with claim(path):
-        if not is_finished(path):  # another process may have finished it while we waited
+    with claim_together(path):
+        # Another process may have finished it while we waited.
+        if not ranks.from_first(lambda: is_finished(path)):
             hidden = task if getattr(module, "NEEDS_GROUPS", False) else task.without_groups()
             run = Run(hidden, recipe, seed=seed, path=path, identity=identity, device=where, show=show)
             with _threads(task, recipe, where):
@@ -99,6 +102,8 @@ def _carry_out(
     model = module.train(run, **settings)
     seconds = time.monotonic() - begun
     predictions = {name: run.predict(model, getattr(task, name)) for name in ("val", "test")}
+    if not ranks.first():
+        return
     chosen = {name: outputs.argmax(1).numpy() for name, outputs in predictions.items()}
 
     stages = {
@@ -190,6 +195,23 @@ def resolve_device(device: str) -> torch.device:
     return where
 
 
+def join_ranks(device: str) -> torch.device:
+    """The device of this process; of several that torchrun has started, each takes a GPU of its own."""
+    where = resolve_device(device)
+    if ranks.launched() and where.type == "cuda":
+        if where.index is not None:
+            raise ValueError(f"ranks take a GPU each, but --device {device} is one GPU; use --device cuda")
+        if ranks.local_number() >= torch.cuda.device_count():
+            raise ValueError(
+                f"ranks take a GPU each, but there are more of them than GPUs ({torch.cuda.device_count()}); "
+                "lower torchrun's --nproc-per-node, or use --device cpu"
+            )
+        where = torch.device("cuda", ranks.local_number())
+        torch.cuda.set_device(where)
+    ranks.join(gpu=where.type == "cuda")
+    return where
+
+
 def resolve_precision(recipe: Recipe, device: torch.device) -> Recipe:
     """`auto` is bf16 on a GPU that has it, fp32 elsewhere."""
     if recipe.precision != "auto":
@@ -207,6 +229,8 @@ def _versions(device: torch.device) -> dict[str, str]:
         "numpy": np.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
     }
+    if ranks.count() > 1:
+        versions["ranks"] = str(ranks.count())
     commit = _commit(Path(__file__).resolve().parents[3])
     return {**versions, "commit": commit} if commit else versions
 

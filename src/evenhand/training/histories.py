@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from evenhand.core import ranks
 from evenhand.core.history import LossHistory
 from evenhand.training.store import set_aside
 
@@ -26,11 +27,15 @@ class Histories:
     def open(cls, folder: Path, num_train: int, num_val: int) -> Histories:
         def history(name: str, num_samples: int, dtype: torch.dtype = torch.float32) -> LossHistory:
             path = folder / f"{name}.npy"
-            try:
-                return LossHistory(num_samples, path=path, dtype=dtype)
-            except ValueError as error:
-                set_aside(path, error)
-                return LossHistory(num_samples, path=path, dtype=dtype)
+
+            def check() -> None:
+                try:
+                    LossHistory(num_samples, path=path, dtype=dtype)
+                except ValueError as error:
+                    set_aside(path, error)
+
+            ranks.from_first(check)
+            return LossHistory(num_samples, path=path, dtype=dtype, across_ranks=True)
 
         return cls(
             history("losses", num_train),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import random
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,49 +15,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from evenhand.core import ranks
 from evenhand.core.history import LossHistory
-from evenhand.training.batches import Batches
+from evenhand.training import sync
+from evenhand.training.batches import Batches, batch_sizes
 from evenhand.training.evaluation import autocast, evaluate, weighted_mean
 from evenhand.training.histories import Histories
 from evenhand.training.objective import Objective, Tap
 from evenhand.training.progress import Silent
 from evenhand.training.recipe import Recipe
+from evenhand.training.seeding import seed_epoch
+from evenhand.training.stopping import Rule
 from evenhand.training.store import save_checkpoint, write_bytes
 
 
 class TrainingDiverged(ValueError):
     """The training loss is no longer a finite number: the settings or the inputs must change."""
-
-
-def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple[int, torch.Generator]:
-    """Seed torch's global generator and make one for the device, as a function of (seed, stage, epoch).
-
-    This is the only place that seeds global state. Since nothing random outlives an epoch, a training
-    that continues from a checkpoint needs no stored generator states.
-    """
-    digest = hashlib.sha256(f"{seed}/{stage}/{epoch}".encode()).digest()
-    number = int.from_bytes(digest[:7], "little")
-    torch.manual_seed(number)
-    random.seed(number)  # for datasets that augment with these two
-    np.random.seed(number % 2**32)  # noqa: NPY002
-    return number, torch.Generator(device).manual_seed(number)
-
-
-@dataclass
-class Rule:
-    """Early stopping on one accuracy: no gain above delta in the last `patience` checks."""
-
-    best: float = -math.inf
-    waited: int = 0
-    stopped: int | None = None  # the epoch at which it fired
-
-    def check(self, accuracy: float, recipe: Recipe) -> bool:
-        """Take one more accuracy; True when it is a gain."""
-        if accuracy > self.best + recipe.delta:
-            self.best, self.waited = accuracy, 0
-            return True
-        self.waited += 1
-        return False
 
 
 class Training:
@@ -84,7 +55,8 @@ class Training:
         self.folder, self.stage, self.recipe, self.seed = folder, stage, recipe, seed
         self.train, self.val, self.histories, self.progress = train, val, histories, progress
         self.device = train.source.device
-        self.model, self.objective = model.to(self.device), objective
+        self.model, self.objective = sync.normalised_together(model, self.device), objective
+        self.model.to(self.device)
         if isinstance(objective, nn.Module):
             objective.to(self.device)
         if self.device.type == "cuda":
@@ -137,7 +109,7 @@ class Training:
 
     def start_over(self) -> None:
         """Forget what earlier processes left here; the same numbers will come again."""
-        for path in self.folder.glob("*.ckpt"):
+        for path in self.folder.glob("*.ckpt") if ranks.first() else ():
             path.unlink()
         if self.histories is not None:
             self.histories.truncate(0)
@@ -151,7 +123,7 @@ class Training:
     def _save(self, *, force: bool) -> None:
         # Saving may take a twentieth of the time, so that a fast training is not slowed down by it.
         now = time.monotonic()
-        if not force and now - self._saved_at < 20 * self._save_cost:
+        if not ranks.first() or (not force and now - self._saved_at < 20 * self._save_cost):
             return
         self._write_log()
         save_checkpoint(self.folder / "last.ckpt", self.state())
@@ -163,7 +135,9 @@ class Training:
         write_bytes(self.folder / "epochs.jsonl", rows.encode())
 
     def snapshot(self, name: str) -> None:
-        """Keep the state under the name of the rule that asked for it."""
+        """Keep the state under the name of the rule that asked for it; the first rank's is everybody's."""
+        if not ranks.first():
+            return
         self._write_log()  # first, because whoever finds the snapshot also wants the curve up to it
         state = self.state()
         if name in self.best:
@@ -175,7 +149,8 @@ class Training:
     def run(self, stop: str | int) -> None:
         """Train until the rule `stop` has fired, or for `stop` epochs in all."""
         limit = stop if isinstance(stop, int) else self.recipe.epochs
-        self._tap = Tap(self.model, self._compiled(), self.train.batch_size)
+        sync.copy_from_first(self.model)
+        self._tap = Tap(self.model, self._compiled(), self._full_slice())
         self.progress.start(
             self.stage, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)
         )
@@ -228,23 +203,34 @@ class Training:
         if isinstance(self.objective, nn.Module):
             self.objective.train()
         total, hits = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for batch in self.train(order, generator):
-            self.optimizer.zero_grad(set_to_none=True)
+        sizes = batch_sizes(len(order), self.train.batch_size)
+        rows, slices = sync.slices(order, sizes, self.recipe.slices)
+        batches = self.train(rows, generator, [piece.length for piece in slices])
+        self.optimizer.zero_grad(set_to_none=True)
+        for batch, piece in zip(batches, slices, strict=True):
             with autocast(self.recipe, self.device):
                 loss = self.objective(self._tap, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
+            (loss * piece.share).backward()  # type: ignore[no-untyped-call]
+            if piece.last:
+                self._update(piece.batch)
             with torch.no_grad():
                 correct = self._tap.logits.argmax(1) == batch.y
-                total += loss.detach() * len(batch.y)
-                hits += correct.sum()
+                total += loss.detach() * (piece.length / piece.copies)
+                hits += correct.sum() / piece.copies
                 if self.histories is not None:
                     if not self.recipe.clean_losses:
                         losses = F.cross_entropy(self._tap.logits.float(), batch.y, reduction="none")
                         self._record(self.histories.losses, batch.index, losses)
                     self.histories.hits.record(batch.index, correct)
-            self.progress.advance(len(batch.y))
+        total, hits = ranks.add(torch.stack([total, hits]))
         self._end_epoch(total.item() / len(order), hits.item() / len(order))
+
+    def _update(self, num_samples: int) -> None:
+        """The step that follows the last slice of a batch."""
+        sync.add_gradients(self._parameters())
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.progress.advance(num_samples)
 
     def _record(self, history: LossHistory, index: Tensor, losses: Tensor) -> None:
         try:
@@ -278,17 +264,24 @@ class Training:
             losses, correct = evaluate(self.model, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
             if self.histories is not None:
-                rows = torch.arange(len(losses))
-                self._record(self.histories.val_losses, rows, losses)
-                self.histories.val_hits.record(rows, correct)
+                own = torch.arange(*ranks.part(len(losses)))  # all ranks know all: each records a part
+                self._record(self.histories.val_losses, own, losses[own])
+                self.histories.val_hits.record(own, correct[own])
         if self.histories is not None:
             if self.recipe.clean_losses:
                 losses, _ = evaluate(self.model, self.train.plain(), self.recipe)
-                self._record(self.histories.losses, self.train.split.index, losses)
+                own = torch.arange(*ranks.part(len(losses)))
+                self._record(self.histories.losses, self.train.split.index[own], losses[own])
             self.histories.end_epoch()
-        self.scheduler.step(loss)
+        row = ranks.from_first(lambda: row)  # so that all ranks come to the same decisions
+        self.scheduler.step(row["loss"])
         self.log.append(row)
         self.progress.epoch(row)
+
+    def _full_slice(self) -> int:
+        """How many samples this rank computes at a time of a full batch."""
+        size = self.train.batch_size
+        return sync.slices(torch.arange(size), [size], self.recipe.slices)[1][0].length
 
     def _compiled(self) -> Callable[[Tensor], Tensor]:
         # Not a matter of the epochs that are left: a continued training must do the same arithmetic.

@@ -40,6 +40,10 @@ class Recipe:
     plateau_epochs: int = 10
     plateau_factor: float = 0.1
 
+    # A step's gradient is the sum over so many slices of its batch: less memory, and the same bits whether
+    # one process computes two slices in turn or two ranks one each. 1: the whole batch, or one slice a rank.
+    slices: int = 1
+
     augment: bool = True  # the task's own training augmentation
     clean_losses: bool = False  # record losses in a pass of their own after each epoch, in evaluation mode
     precision: Precision = "auto"  # resolved before hashing: bf16 on a GPU, fp32 elsewhere
@@ -56,7 +60,7 @@ class Recipe:
                 object.__setattr__(self, field.name, float(value))
             if field.type == "bool" and not isinstance(value, bool):
                 raise ValueError(f"{field.name} must be true or false, got {value!r}")
-        for name in ("epochs", "batch_size", "check_every", "patience", "plateau_epochs"):
+        for name in ("epochs", "batch_size", "check_every", "patience", "plateau_epochs", "slices"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("lr", "plateau_factor"):

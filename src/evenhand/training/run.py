@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenhand.core import ranks
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced
-from evenhand.training import progress
+from evenhand.training import progress, sync
 from evenhand.training.batches import Batches, Source, Transform
 from evenhand.training.data import Batch, Split, Task, as_input, checksum
 from evenhand.training.evaluation import logits
@@ -26,7 +27,7 @@ from evenhand.training.models import make_model
 from evenhand.training.objective import Objective, cross_entropy
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
-from evenhand.training.store import Damaged, claim, load_checkpoint, set_aside, write_bytes
+from evenhand.training.store import Damaged, claim_together, load_for_all, write_bytes
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class _Plan:
 
     def has_history(self, folder: Path, epochs: int) -> bool:
         """Whether a recorded training's histories reach as far as its checkpoint."""
-        return not self.recorded or Histories.recorded(folder) >= epochs
+        return not self.recorded or ranks.from_first(lambda: Histories.recorded(folder)) >= epochs
 
     def dependencies(self) -> dict[str, Any]:
         """What a training that is not shared depends on, besides the run's own identity."""
@@ -141,7 +142,7 @@ class Run:
         self.partition: Partition | None = None
         self.balanced: Balanced | None = None
         self._identity = identity
-        self._show = show or progress.choose()
+        self._show = (show or progress.choose()) if ranks.first() else progress.Silent()
         self._sources: dict[int, Source] = {}
         self._used: dict[Path, tuple[Objective | None, Transform | None]] = {}
 
@@ -200,9 +201,10 @@ class Run:
             recorded=record or shared,
         )
         folder = self._stage_folder(plan)
+        sync.check_stage(stage, folder.name, plan.objective, plan.recipe.slices)
         if self._used.setdefault(folder, (objective, transform)) != (objective, transform):
             raise ValueError(f"stage {stage!r} is used twice with another objective or transform; name each")
-        with claim(folder):
+        with claim_together(folder):
             epochs, seconds = self._reach(plan, folder)
         fit = Fit(folder, epochs, seconds, lambda: self._read(plan, folder))
         self.stages[stage] = fit
@@ -225,11 +227,12 @@ class Run:
     def cached(self, fit: Fit, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         """An array derived from a training, kept in its folder so that it is computed once."""
         path = fit.folder / f"{name}-at{fit.epochs}.npy"
-        with claim(fit.folder):
-            if not path.exists():
+        with claim_together(fit.folder):
+            if not ranks.from_first(path.exists):
                 buffer = io.BytesIO()
                 np.save(buffer, compute(), allow_pickle=False)
-                write_bytes(path, buffer.getvalue())
+                if ranks.first():
+                    write_bytes(path, buffer.getvalue())
         array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
         return array
 
@@ -244,10 +247,10 @@ class Run:
 
     def _reach(self, plan: _Plan, folder: Path) -> tuple[int, float]:
         """Bring a training to where it is asked to stop; gives the epochs and seconds it then has."""
-        done = _checked(folder / plan.snapshot)
+        done = load_for_all(folder / plan.snapshot)
         if done is not None and plan.has_history(folder, done["epoch"]):
             return done["epoch"], done["seconds"]
-        last = _checked(folder / "last.ckpt")
+        last = load_for_all(folder / "last.ckpt")
         if last is not None and not plan.has_history(folder, last["epoch"]):
             last = None
         if last is not None and isinstance(plan.stop, int) and last["epoch"] > plan.stop:
@@ -263,12 +266,14 @@ class Run:
 
     def _read(self, plan: _Plan, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         """The model and the whole state at the stop."""
-        if not (folder / plan.snapshot).exists():
+        if not ranks.from_first((folder / plan.snapshot).exists):
             # A shared training went past this epoch without keeping its weights: walk there again.
             folder = folder.with_name(f"{folder.name}-{plan.stop}")
-            with claim(folder):
+            with claim_together(folder):
                 self._reach(plan, folder)
-        state = load_checkpoint(folder / plan.snapshot)
+        state = load_for_all(folder / plan.snapshot)
+        if state is None:
+            raise Damaged(f"{folder / plan.snapshot} was damaged; run the same again to make it anew")
         model = self.make_model()
         model.load_state_dict(state["model"])
         return model.to(self.device).eval(), state
@@ -306,14 +311,3 @@ class Run:
 
     def _eval_batch_size(self, recipe: Recipe) -> int:
         return max(recipe.batch_size, 256)
-
-
-def _checked(path: Path) -> dict[str, Any] | None:
-    """A checkpoint's content; a damaged one is set aside, as if it had never been written."""
-    if not path.exists():
-        return None
-    try:
-        return load_checkpoint(path)
-    except Damaged as error:
-        set_aside(path, error)
-        return None

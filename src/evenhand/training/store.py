@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from evenhand.core import ranks
+
 _MAGIC = b"evenhand1\n"
 
 
@@ -61,11 +63,34 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint onto the CPU; one that was cut short or changed raises Damaged."""
+    return _parse(_payload(path))
+
+
+def load_for_all(path: Path) -> dict[str, Any] | None:
+    """A checkpoint as the first rank reads it, for all of them; None where there is none.
+
+    A damaged one is set aside, as if it had never been written.
+    """
+    data = None
+    if ranks.first() and path.exists():
+        try:
+            data = _payload(path)
+        except Damaged as error:
+            set_aside(path, error)
+    data = ranks.bytes_from_first(data)
+    return None if data is None else _parse(data)
+
+
+def _payload(path: Path) -> bytes:
     data = path.read_bytes()
     head = len(_MAGIC) + 32
     if not data.startswith(_MAGIC) or hashlib.sha256(data[head:]).digest() != data[len(_MAGIC) : head]:
         raise Damaged(f"{path} should be a checkpoint of evenhand, but its checksum does not match")
-    state: dict[str, Any] = torch.load(io.BytesIO(data[head:]), map_location="cpu", weights_only=True)
+    return data[head:]
+
+
+def _parse(payload: bytes) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     return state
 
 
@@ -98,6 +123,15 @@ def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
         finally:
             file.truncate(0)
             fcntl.flock(file, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def claim_together(folder: Path) -> Iterator[None]:
+    """Hold a folder for all ranks of one training: the first takes the claim, the others wait for it."""
+    with claim(folder) if ranks.first() else contextlib.nullcontext():
+        ranks.barrier()
+        yield
+        ranks.barrier()  # what one rank writes last, the others may read when they leave
 
 
 def claimed(folder: Path) -> bool:

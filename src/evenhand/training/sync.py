@@ -1,0 +1,153 @@
+"""Steps that several ranks take together: each computes a slice of the batch, all make the same update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from evenhand.core import ranks
+
+
+class Slice(NamedTuple):
+    """A rank's piece of one batch."""
+
+    length: int  # how many samples it has
+    batch: int  # how many the whole batch has
+    copies: int  # how many ranks compute this same piece
+    last: bool  # the update follows it
+
+    @property
+    def share(self) -> float:
+        """The part of the batch that it stands for."""
+        return self.length / self.batch / self.copies
+
+
+def slices(order: Tensor, sizes: list[int], num: int = 1) -> tuple[Tensor, list[Slice]]:
+    """This rank's pieces of every batch, and their rows one after another.
+
+    A batch is cut into `num` contiguous pieces, or one for each rank, as equal as can be. One with fewer
+    samples than pieces is computed whole by every rank, since not every model takes an empty batch.
+    """
+    num = max(num, ranks.count())
+    pieces, rows, start = [], [order[:0]], 0
+    for size in sizes:
+        whole, (begin, end) = size < num, ranks.part(num)
+        cuts = [0, size] if whole else [size * k // num for k in range(begin, end + 1)]
+        for first, after in pairwise(cuts):
+            rows.append(order[start + first : start + after])
+            pieces.append(Slice(after - first, size, ranks.count() if whole else 1, after == cuts[-1]))
+        start += size
+    return torch.cat(rows), pieces
+
+
+def dealt(sizes: list[int]) -> tuple[slice, slice]:
+    """Which of the batches this rank evaluates, and which rows they hold: whole batches, one after another.
+
+    An evaluated batch is never cut, so every sample's output has the same bits as in a single process.
+    Where there are fewer batches than ranks, all ranks evaluate everything.
+    """
+    first, last = (0, len(sizes)) if len(sizes) < ranks.count() else ranks.part(len(sizes))
+    return slice(first, last), slice(sum(sizes[:first]), sum(sizes[:last]))
+
+
+def gathered(outputs: Tensor, rows: slice, size: int) -> Tensor:
+    """The outputs of all ranks, (size, …); this one's are of `rows`."""
+    if rows == slice(0, size):
+        return outputs
+    whole = outputs.new_zeros(size, *outputs.shape[1:])
+    whole[rows] = outputs
+    return ranks.add(whole)
+
+
+def add_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Sum every parameter's gradient over the ranks, in one exchange."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if ranks.count() == 1 or not gradients:
+        return
+    total = ranks.add(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+    start = 0
+    for gradient in gradients:
+        end = start + gradient.numel()
+        gradient.copy_(total[start:end].view(gradient.shape))
+        start = end
+
+
+def copy_from_first(module: nn.Module) -> None:
+    """Give every rank the first one's weights."""
+    for value in module.state_dict().values():
+        ranks.copy_from_first(value)
+
+
+def check_stage(stage: str, folder: str, objective: Any, num_slices: int) -> None:
+    """Refuse what cannot be trained in slices, or by several ranks together."""
+    if max(ranks.count(), num_slices) == 1:
+        return
+    if num_slices > 1 and num_slices % ranks.count():
+        raise ValueError(
+            f"slices must be 1 or a multiple of the number of ranks, {ranks.count()}, got {num_slices}"
+        )
+    if isinstance(objective, nn.Module) and any(
+        True for _ in (*objective.parameters(), *objective.buffers())
+    ):
+        raise ValueError(
+            f"the objective {type(objective).__name__} keeps something from batch to batch, so it must see "
+            f"whole batches, but they are cut into {max(ranks.count(), num_slices)} slices; "
+            "run it without torchrun and with slices=1"
+        )
+    expected = ranks.from_first(lambda: folder)
+    if folder != expected:
+        raise ValueError(
+            f"all ranks must train the same, but stage {stage!r} is {expected} on rank 0 and {folder} on "
+            f"rank {ranks.number()}; neither the data nor what a method decides may depend on the rank"
+        )
+
+
+def normalised_together(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model with batch normalisation over the whole batch, as a single process computes it."""
+    if ranks.count() == 1:
+        return model
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    for module in model.modules():
+        if isinstance(module, nn.SyncBatchNorm) and device.type == "cpu":  # torch's own needs a GPU
+            setattr(module, "forward", partial(_normalise, module))  # noqa: B010
+    return model
+
+
+def _normalise(norm: nn.SyncBatchNorm, x: Tensor) -> Tensor:
+    """Batch normalisation of a slice by the whole batch's mean and variance."""
+    average = norm.momentum
+    if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        average = 1 / norm.num_batches_tracked.item() if average is None else average
+    if not norm.training and norm.running_mean is not None:
+        return F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+    others = [dimension for dimension in range(x.ndim) if dimension != 1]
+    shape = [1, -1] + [1] * (x.ndim - 2)
+    count = ranks.add(torch.tensor(float(x.numel() // x.shape[1])))
+    mean = _Add.apply(x.sum(others)) / count
+    centred = x - mean.view(shape)
+    variance = _Add.apply((centred * centred).sum(others)) / count
+    if norm.training and norm.running_mean is not None and norm.running_var is not None:
+        assert average is not None
+        norm.running_mean.lerp_(mean.detach(), average)
+        norm.running_var.lerp_(variance.detach() * count / (count - 1), average)
+    result: Tensor = centred * (variance + norm.eps).rsqrt().view(shape)
+    return result if norm.weight is None else result * norm.weight.view(shape) + norm.bias.view(shape)
+
+
+class _Add(torch.autograd.Function):
+    """Sum over the ranks; so is the gradient, since every rank's loss depends on it."""
+
+    @staticmethod
+    def forward(_context: Any, values: Tensor) -> Tensor:
+        return ranks.add(values.clone())
+
+    @staticmethod
+    def backward(_context: Any, gradient: Tensor) -> Tensor:
+        return ranks.add(gradient.clone())
