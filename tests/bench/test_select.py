@@ -19,14 +19,13 @@ from evenhand.bench.select import (
     gather,
     recipe_changes,
     scores,
+    scores_on_test,
     select,
-    test_scores,
 )
 from evenhand.core.metrics import wilson_interval
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 
-test_scores.__test__ = False  # not a test: the scores on the test set
 PAIR = {"lr": 1e-3, "weight_decay": 0.0}
 
 
@@ -118,7 +117,7 @@ def test_missing_seeds_are_missing_not_zero(tmp_path: Path) -> None:
     ]
     bench = gather(records, "even_odd")
     found = bench.candidates("lff")
-    table = test_scores(found)
+    table = scores_on_test(found)
     assert bench.seeds == [0, 1, 2] and math.isnan(table[0, 1]) and math.isnan(table[1, 2])
     worth = price(found, "accuracy", bench)
     assert worth is not None and worth.per_seed == pytest.approx((3.0,))  # only seed 0 has both

@@ -86,8 +86,12 @@ def test_one_or_two_runs_are_no_bench(tmp_path: Path) -> None:
         found = Page(build(some, tmp_path / "p.html", load_task=lambda _: None).read_text())
         assert "The comparison" not in found.words and not found.all("img")
     more = [*made[:2], write(tmp_path, "tab", PAIR, seed=1)]
+    failed = tmp_path / "even_odd" / "jtt" / "key-s0" / "failure.json"
+    failed.parent.mkdir(parents=True)
+    failed.write_text('{"error": "RuntimeError: no <b>memory</b>"}')
     found = Page(build(more, tmp_path / "p.html", load_task=lambda _: None).read_text())
     assert "The comparison" in found.words and "Reproduce" in found.words  # few enough to be shown at length
+    assert "Failed: jtt/key-s0: RuntimeError: no <b>memory</b>" in found.words
 
 
 def test_hostile_names_are_only_text(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenhand.bench.select import Bench, Candidate, best, rule, scores, seeds_of, select, test_scores
+from evenhand.bench.select import Bench, Candidate, best, rule, scores, scores_on_test, seeds_of, select
 from evenhand.core.metrics import Mean, Price, mean_model_selection, price_of_unawareness, wilson_interval
 from evenhand.training.record import Record
 
@@ -39,7 +39,7 @@ def result(bench: Bench, method: str, by: str | None = None) -> Result:
     found, by = bench.candidates(method), by or rule(method)
     pseudo = bench.pseudo if by == "worst_pseudo_group" else None
     selected = select(found, by, pseudo=pseudo)
-    oracle = found[best(test_scores(found))]
+    oracle = found[best(scores_on_test(found))]
     return Result(
         method=method,
         by=by,
@@ -51,7 +51,7 @@ def result(bench: Bench, method: str, by: str | None = None) -> Result:
         accuracy_weighted=mean(selected, "accuracy_weighted"),
         accuracy_balanced=mean(selected, "accuracy_balanced"),
         oracle_wga=mean(oracle, "wga"),
-        mms=mean_model_selection(test_scores(found)),
+        mms=mean_model_selection(scores_on_test(found)),
         pou=price(found, by, bench),
     )
 
@@ -59,7 +59,7 @@ def result(bench: Bench, method: str, by: str | None = None) -> Result:
 def price(found: Sequence[Candidate], by: str, bench: Bench) -> Price | None:
     """The price of unawareness of these candidates under a criterion; None if all have WGA zero."""
     pseudo = bench.pseudo if by == "worst_pseudo_group" else None
-    wga = test_scores(found)
+    wga = scores_on_test(found)
     if not (wga > 0).any():
         return None
     return price_of_unawareness(scores(found, by, pseudo=pseudo, seeds=seeds_of(found)), wga)

@@ -102,7 +102,7 @@ def scores(
     return _table(found, seeds, lambda record: float(record.metrics["val"][SCORES[by]]))
 
 
-def test_scores(
+def scores_on_test(
     found: Sequence[Candidate], score: str = "wga", seeds: Sequence[int] | None = None
 ) -> npt.NDArray[np.float64]:
     """A score on the test set, (candidates, seeds); NaN where a seed is missing."""

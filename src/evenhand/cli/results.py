@@ -50,7 +50,8 @@ def table(
         raise ValueError(f"--format must be one of {', '.join(formats.FORMATS)}, got {form!r}")
     optional = name in ("methods", "datasets")  # they say something without any run
     records = [] if name == "methods" else _records(runs, optional=optional)
-    made = tables.make(name, records, wanted=task or (), by=by, failed=tables.failures(runs), root=data)
+    folders = sorted({*runs, *(record.path.parents[2] for record in records)})  # packed ones lie elsewhere
+    made = tables.make(name, records, wanted=task or (), by=by, failed=tables.failures(folders), root=data)
     if out is not None:
         from evenhand.training.store import write_bytes
 
@@ -118,6 +119,11 @@ def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:
     """All finished runs of folders and packed files."""
     from evenhand.bench.records import load
 
+    for source in sources:
+        if not source.exists() and not optional:
+            raise ValueError(
+                f"{source} holds no finished run; make one with: evenhand run digits_even_odd tab"
+            )
     try:
         return load(*sources)
     except ValueError:

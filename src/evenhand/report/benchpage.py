@@ -76,7 +76,8 @@ def is_bench(study: Study) -> bool:
 def view(records: Sequence[Record]) -> BenchView:
     """The tables and the figures that these records allow; tables without a row are left out."""
     ordered = sorted(records, key=lambda record: str(record.path))
-    made = [tables.make(name, ordered) for name in SHOWN]
+    failed = tables.failures(sorted({record.path.parents[2] for record in ordered}))
+    made = [tables.make(name, ordered, failed=failed) for name in SHOWN]
     filled = [table for table in made if any(section.rows for section in table.sections)]
     return BenchView(filled, [_picture(drawn) for drawn in plots.drawable(ordered)])
 

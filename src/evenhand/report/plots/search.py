@@ -14,7 +14,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullFormatter
 
 from evenhand.bench.result import mean, result
-from evenhand.bench.select import Bench, Candidate, best, scores, test_scores
+from evenhand.bench.select import Bench, Candidate, best, scores, scores_on_test
 from evenhand.report.plots.style import (
     GOLD,
     INK,
@@ -41,7 +41,7 @@ LONG = 12  # candidates, from which on a method gets a row of its own
 def bars(bench: Bench, method: str) -> dict[str, Any]:
     """What figure 3 shows of a method: WGA and rank of every candidate, and which ones are selected."""
     found = bench.candidates(method)
-    wga, accuracy = test_scores(found), scores(found, "accuracy")
+    wga, accuracy = scores_on_test(found), scores(found, "accuracy")
     means = np.array([row[np.isfinite(row)].mean() for row in accuracy])
     order = np.argsort(-means, kind="stable")  # the first of equals has the better rank
     ranks = np.empty(len(found), dtype=int)

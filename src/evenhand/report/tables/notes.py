@@ -30,7 +30,7 @@ class Failure:
 def failures(sources: Iterable[Path]) -> list[Failure]:
     """The failed runs below folders of runs, as the bench notes them."""
     found = []
-    for source in sources:
+    for source in {source.resolve(): source for source in sources}:
         for file in sorted(source.glob("*/*/*/failure.json")) if source.is_dir() else ():
             if (file.parent / "metrics.json").exists():
                 continue
