@@ -259,9 +259,10 @@ def test_predict_says_what_is_wrong_with_a_run(evenhand, run, tmp_path: Path) ->
     own = tmp_path / "own"
     own.mkdir()
     (own / "model.safetensors").write_bytes(b"")
-    (own / "config.json").write_text(json.dumps({**run.config, "spec": ""}))
+    inputs = {**run.config["inputs"], "own_model": True}
+    (own / "config.json").write_text(json.dumps({**run.config, "inputs": inputs}))
     code, _, err = evenhand("predict", own, tmp_path / "x.npy")
-    assert code == 2 and "trained on data and a model of your own" in err
+    assert code == 2 and "trained with a model of your own" in err
     (own / "config.json").write_text(json.dumps(run.config))
     code, _, err = evenhand("predict", own, tmp_path / "x.npy", "-o", tmp_path / "p.csv")
     assert code == 2 and "model.safetensors should hold the weights of cnn, but" in err

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from evenhand.core.partition import partition as partition
     from evenhand.core.rebalance import rebalance as rebalance
     from evenhand.core.rebalance import sample_weights as sample_weights
-    from evenhand.core.summary import LossSummary as LossSummary
     from evenhand.core.sampler import BalancedSampler as BalancedSampler
+    from evenhand.core.summary import LossSummary as LossSummary
     from evenhand.integrations.torch import indexed as indexed
     from evenhand.training.data import Split as Split
     from evenhand.training.data import Task as Task

@@ -17,7 +17,8 @@ from evenhand.core import ranks
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced, rebalance
 from evenhand.training.data import Split, Task, as_input, checksum, fixed_randomness
-from evenhand.training.execute import execute, join_ranks
+from evenhand.training.execute import execute
+from evenhand.training.identity import join_ranks
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 

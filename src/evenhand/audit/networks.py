@@ -21,7 +21,8 @@ from evenhand.tasks.images import decoded
 from evenhand.tasks.own import TRAIN, Own
 from evenhand.training import progress
 from evenhand.training.data import Task, checksum
-from evenhand.training.execute import execute, resolve_device
+from evenhand.training.execute import execute
+from evenhand.training.identity import resolve_device
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record

@@ -47,25 +47,11 @@ class Planned:
 
 def locate(planned: Planned, task: Task, runs: Path, device: str = "auto") -> Path:
     """The folder in which `execute` keeps this run."""
-    from evenhand.training.data import checksum
-    from evenhand.training.execute import resolve_device, resolve_precision, sort_settings
-    from evenhand.training.record import key_of
+    from evenhand.training.identity import identify, resolve_device
 
-    module = method_module(planned.method)
-    settings, changes = sort_settings(planned.method, module, planned.settings)
-    recipe = task.recipe.replace(**planned.changes).replace(**changes)
-    recipe = resolve_precision(recipe, resolve_device(device))
-    identity = {
-        "task": task.name,
-        "data": task.checksum,
-        "method": planned.method,
-        "hyperparameters": settings,
-        "recipe": recipe.changed(),
-    }
-    sources = plugins.source(planned.method) + plugins.source(recipe.model)
-    if sources:
-        identity["source"] = checksum(sources)
-    return runs / task.name / planned.method / f"{key_of(identity)}-s{planned.seed}"
+    recipe = task.recipe.replace(**planned.changes)
+    identity = identify(task, planned.method, planned.settings, recipe, resolve_device(device))
+    return identity.folder(runs, planned.seed)
 
 
 @functools.cache

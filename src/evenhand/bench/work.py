@@ -81,7 +81,7 @@ def _work(planned: Planned, path: Path, place: Place) -> Outcome:
 
 def _compiled(recipe: Recipe, device: str) -> Recipe:
     """Compile the small CNN on a GPU: a worker pays ten seconds once, and all its runs gain a third."""
-    from evenhand.training.execute import resolve_device
+    from evenhand.training.identity import resolve_device
 
     worth_it = recipe.compile == "auto" and recipe.model == "cnn" and resolve_device(device).type == "cuda"
     return recipe.replace(compile="on") if worth_it else recipe

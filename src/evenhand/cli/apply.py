@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Data, Device, Json, app, console
+from evenhand.cli.common import Device, Json, app, console
 
 SHOWN = 20  # classes in the table; the rest is in summary.json
 
@@ -45,7 +45,6 @@ def predict(
         Path, typer.Argument(metavar="INPUT", help="An .npy or .npz file, an image, or a folder of images.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The table to write.")] = Path("predictions.csv"),
-    data: Data = None,
     device: Device = "auto",
 ) -> None:
     """Use a trained model on new data: a table of ids, predicted classes and confidences."""
@@ -57,7 +56,7 @@ def predict(
         raise ValueError(
             f"--out must be a file to write, got the folder {out}; try {out / 'predictions.csv'}"
         )
-    found = predict_(run, inputs, root=data, device=device)
+    found = predict_(run, inputs, device=device)
     rows = zip(found.ids, found.classes, (f"{value:.4f}" for value in found.confidence), strict=True)
     write_bytes(out, csv_bytes(("id", "predicted", "confidence"), list(rows)))
     counts = Counter(found.classes).most_common(SHOWN)

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenhand import tasks
 from evenhand.tasks.images import read
 from evenhand.training.batches import Batches, Source
-from evenhand.training.data import Split, Task, as_input
+from evenhand.training.data import Split, Task
 from evenhand.training.evaluation import logits
-from evenhand.training.execute import resolve_device
+from evenhand.training.identity import resolve_device
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import read_json
@@ -47,41 +46,49 @@ class _Images:
         return torch.from_numpy(np.ascontiguousarray(read(self.files[row], self.size)))
 
 
-def predict(run: Path, inputs: Path, *, root: Path | None = None, device: str = "auto") -> Predictions:
+def predict(run: Path, inputs: Path, *, device: str = "auto") -> Predictions:
     """What the model of a finished run says of the samples in `inputs`.
 
     `inputs` is an .npy file, an .npz file with one array, an image, or a folder of images, which is searched
-    recursively. Images are resized and normalised as the run's task does it. `root` is the folder of the
-    task's data, as for `tasks.load`.
+    recursively. Images are resized and normalised as in training; the data of the training are not needed.
     """
     for name in ("config.json", "model.safetensors"):
         if not (run / name).is_file():
             raise ValueError(f"{run} should be the folder of a finished run, but it holds no {name}")
     config = read_json(run / "config.json")
-    if not config.get("spec"):
+    known = config.get("inputs")
+    if known is None or known["own_model"]:
         raise ValueError(
-            f"{run} was trained on data and a model of your own; load its model.safetensors into that model"
+            f"{run} was trained with a model of your own; load its model.safetensors into that model"
         )
-    task, recipe = tasks.load(config["spec"], root), Recipe(**config["full_recipe"])
-    ids, x = _inputs(inputs, as_input(task.train.x[int(task.train.rows[0])]))
+    recipe = Recipe(**config["full_recipe"])
+    example = torch.zeros(known["shape"], dtype=getattr(torch, known["dtype"]))
+    ids, x = _inputs(inputs, example)
     where = resolve_device(device)
     if where.type == "cpu":
         recipe = recipe.replace(precision="fp32")
+    model = make_model(recipe.model, shape=tuple(known["shape"]), num_classes=len(known["classes"]))
     split = Split(x, torch.zeros(len(x), dtype=torch.int64))
+    task = Task(
+        name="new",
+        train=split,
+        val=split,
+        test=split,
+        class_names=tuple(known["classes"]),
+        mean=known["mean"],
+        std=known["std"],
+        recipe=recipe,
+        checksum="new",
+    )
     batches = Batches(split, task, Source(x, where), batch_size=max(recipe.batch_size, 256))
-    outputs = logits(_model(run, task, recipe).to(where), batches, recipe)
+    outputs = logits(_loaded(model, run, recipe).to(where), batches, recipe)
     confidence, label = outputs.softmax(1).max(1)
-    return Predictions(ids, [task.class_names[each] for each in label.tolist()], confidence.cpu().numpy())
+    return Predictions(ids, [known["classes"][each] for each in label.tolist()], confidence.cpu().numpy())
 
 
-def _model(run: Path, task: Task, recipe: Recipe) -> nn.Module:
+def _loaded(model: nn.Module, run: Path, recipe: Recipe) -> nn.Module:
     from safetensors.torch import load_file
 
-    if task.make_model is not None:
-        model = task.make_model()
-    else:
-        shape = tuple(as_input(task.train.x[int(task.train.rows[0])]).shape)
-        model = make_model(recipe.model, shape=shape, num_classes=task.num_classes)
     file = run / "model.safetensors"
     try:
         model.load_state_dict(load_file(file))

@@ -7,12 +7,10 @@ import dataclasses
 import io
 import logging
 import platform
-import re
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,11 +21,12 @@ import evenhand
 from evenhand.core import ranks
 from evenhand.core.metrics import identification
 from evenhand.core.partition import partition
-from evenhand.training import plugins, progress
-from evenhand.training.data import Task, as_input, checksum
+from evenhand.training import progress
+from evenhand.training.data import Task, as_input
 from evenhand.training.dynamics import dynamics
+from evenhand.training.identity import Identity, identify, join_ranks
 from evenhand.training.recipe import Recipe
-from evenhand.training.record import Record, is_finished, key_of
+from evenhand.training.record import Record, is_finished
 from evenhand.training.run import Run
 from evenhand.training.scoring import score
 from evenhand.training.store import claim_together, write_bytes, write_json
@@ -53,32 +52,28 @@ def execute(
     """
     if seed < 0:
         raise ValueError(f"seed must not be negative, got {seed}")
-    module = plugins.load("evenhand.methods", method, "train")
     where = join_ranks(device)
-    settings, changes = sort_settings(method, module, hyperparameters or {})
-    recipe = resolve_precision((recipe or task.recipe).replace(**changes), where)
-    identity = {
-        "task": task.name,
-        "data": task.checksum,
-        "method": method,
-        "hyperparameters": settings,
-        "recipe": recipe.changed(),
-    }
-    sources = plugins.source(method) + plugins.source(recipe.model)
-    if sources:  # results of a user's own module are not returned after it has been edited
-        identity["source"] = checksum(sources)
+    identity = identify(task, method, hyperparameters or {}, recipe, where)
     if Path(runs).exists() and not Path(runs).is_dir():
         raise ValueError(f"runs must be a folder, got the file {str(runs)!r}; name another place")
-    path = Path(runs) / task.name / method / f"{key_of(identity)}-s{seed}"
+    path = identity.folder(runs, seed)
     if ranks.from_first(lambda: is_finished(path)):
         return Record(path)
     with claim_together(path):
         # Another process may have finished it while we waited.
         if not ranks.from_first(lambda: is_finished(path)):
-            hidden = task if getattr(module, "NEEDS_GROUPS", False) else task.without_groups()
-            run = Run(hidden, recipe, seed=seed, path=path, identity=identity, device=where, show=show)
-            with _threads(task, recipe, where):
-                _carry_out(run, task, module, settings, identity)
+            hidden = task if getattr(identity.module, "NEEDS_GROUPS", False) else task.without_groups()
+            run = Run(
+                hidden,
+                identity.recipe,
+                seed=seed,
+                path=path,
+                identity=identity.content,
+                device=where,
+                show=show,
+            )
+            with _threads(task, identity.recipe, where):
+                _carry_out(run, task, identity)
     return Record(path)
 
 
@@ -95,11 +90,9 @@ def _threads(task: Task, recipe: Recipe, device: torch.device) -> Iterator[None]
         torch.set_num_threads(before)
 
 
-def _carry_out(
-    run: Run, task: Task, module: ModuleType, settings: dict[str, Any], identity: dict[str, Any]
-) -> None:
+def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     begun = time.monotonic()
-    model = module.train(run, **settings)
+    model = identity.module.train(run, **identity.settings)
     seconds = time.monotonic() - begun
     predictions = {name: run.predict(model, getattr(task, name)) for name in ("val", "test")}
     if not ranks.first():
@@ -109,9 +102,9 @@ def _carry_out(
     stages = {
         name: {"folder": fit.folder.name, "epochs": fit.epochs} for name, fit in sorted(run.stages.items())
     }
-    everything = {**identity, "seed": run.seed, "stages": stages, "spec": task.spec}
-    everything["full_recipe"] = dataclasses.asdict(run.recipe)
-    write_json(run.path / "config.json", {**everything, "versions": _versions(run.device)})
+    config = {**identity.content, "seed": run.seed, "stages": stages, "spec": task.spec}
+    config.update(full_recipe=dataclasses.asdict(run.recipe), inputs=_inputs(task))
+    write_json(run.path / "config.json", {**config, "versions": _versions(run.device)})
     weights = {
         name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()
     }
@@ -119,9 +112,7 @@ def _carry_out(
     write_bytes(run.path / "predictions.npz", _npz(predictions))
     if run.partition is not None:
         run.partition.save(run.path / "partition.npz")
-        if (
-            "erm" in run.stages
-        ):  # validation pseudo-groups, by which any candidate can be selected without groups
+        if "erm" in run.stages:  # pseudo-groups by which any candidate can be selected
             partition(run.stages["erm"].val_losses, task.val.y).save(run.path / "val_partition.npz")
     curves = dynamics(run.stages, run.partition, task)
     if curves is not None:
@@ -132,7 +123,7 @@ def _carry_out(
     )
     metrics = {
         "task": task.name,
-        "method": identity["method"],
+        "method": identity.content["method"],
         "seed": run.seed,
         "val": score(task.val, chosen["val"], task),
         "test": score(task.test, chosen["test"], task),
@@ -162,62 +153,17 @@ def _npz(predictions: dict[str, torch.Tensor]) -> bytes:
     return buffer.getvalue()
 
 
-def sort_settings(
-    method: str, module: ModuleType, given: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide settings into the method's own that differ from its defaults, and changes of the recipe."""
-    own = plugins.keywords(module.train)
-    fields = {field.name for field in dataclasses.fields(Recipe)}
-    for name in given:
-        if name not in own and name not in fields:
-            raise ValueError(
-                f"method {method!r} has no setting {name!r}; it has {', '.join(own) or 'none of its own'}, "
-                f"and the recipe has {', '.join(sorted(fields))}"
-            )
-    values = {name: value for name, value in given.items() if name in own}
-    values = plugins.check_values(module.train, values, f"method {method!r}")
-    settings = {name: value for name, value in values.items() if value != own[name]}
-    return settings, {name: value for name, value in given.items() if name not in own}
-
-
-def resolve_device(device: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
-    where = torch.device(device)
-    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device {device} was asked for, but torch sees {torch.cuda.device_count() or 'no'} GPU here; "
-            "use --device cpu or auto"
-        )
-    return where
-
-
-def join_ranks(device: str) -> torch.device:
-    """The device of this process; of several that torchrun has started, each takes a GPU of its own."""
-    where = resolve_device(device)
-    if ranks.launched() and where.type == "cuda":
-        if where.index is not None:
-            raise ValueError(f"ranks take a GPU each, but --device {device} is one GPU; use --device cuda")
-        if ranks.local_number() >= torch.cuda.device_count():
-            raise ValueError(
-                f"ranks take a GPU each, but there are more of them than GPUs ({torch.cuda.device_count()}); "
-                "lower torchrun's --nproc-per-node, or use --device cpu"
-            )
-        where = torch.device("cuda", ranks.local_number())
-        torch.cuda.set_device(where)
-    ranks.join(gpu=where.type == "cuda")
-    return where
-
-
-def resolve_precision(recipe: Recipe, device: torch.device) -> Recipe:
-    """`auto` is bf16 on a GPU that has it, fp32 elsewhere."""
-    if recipe.precision != "auto":
-        return recipe
-    fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return recipe.replace(precision="bf16" if fast else "fp32")
+def _inputs(task: Task) -> dict[str, Any]:
+    """What the model takes and gives, so that it can be used without the data that it learned from."""
+    example = as_input(task.train.x[int(task.train.rows[0])])
+    return {
+        "shape": list(example.shape),
+        "dtype": str(example.dtype).removeprefix("torch."),
+        "mean": None if task.mean is None else list(task.mean),
+        "std": None if task.std is None else list(task.std),
+        "classes": list(task.class_names),
+        "own_model": task.make_model is not None,
+    }
 
 
 def _versions(device: torch.device) -> dict[str, str]:

@@ -1,0 +1,111 @@
+"""Identity: what a run is, apart from its seed; the same identity is the same folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from evenhand.core import ranks
+from evenhand.training import plugins
+from evenhand.training.data import Task, checksum
+from evenhand.training.recipe import Recipe
+from evenhand.training.record import key_of
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A task, a method, its settings and a recipe, with all that was left to choose chosen."""
+
+    module: ModuleType
+    settings: dict[str, Any]  # the method's own, where they differ from its defaults
+    recipe: Recipe
+    content: dict[str, Any]  # what the key hashes
+
+    def folder(self, runs: str | Path, seed: int) -> Path:
+        """Where such a run is kept."""
+        name = f"{key_of(self.content)}-s{seed}"
+        return Path(runs) / str(self.content["task"]) / str(self.content["method"]) / name
+
+
+def identify(
+    task: Task, method: str, given: dict[str, Any], recipe: Recipe | None, device: torch.device
+) -> Identity:
+    """The identity of a run; `given` are the method's settings and fields of the recipe."""
+    module = plugins.load("evenhand.methods", method, "train")
+    settings, changes = sort_settings(method, module, given)
+    recipe = resolve_precision((recipe or task.recipe).replace(**changes), device)
+    content: dict[str, Any] = {
+        "task": task.name,
+        "data": task.checksum,
+        "method": method,
+        "hyperparameters": settings,
+        "recipe": recipe.changed(),
+    }
+    sources = plugins.source(method) + plugins.source(recipe.model)
+    if sources:  # results of a user's own module are not returned after it has been edited
+        content["source"] = checksum(sources)
+    return Identity(module, settings, recipe, content)
+
+
+def sort_settings(
+    method: str, module: ModuleType, given: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide settings into the method's own that differ from its defaults, and changes of the recipe."""
+    own = plugins.keywords(module.train)
+    fields = {field.name for field in dataclasses.fields(Recipe)}
+    for name in given:
+        if name not in own and name not in fields:
+            raise ValueError(
+                f"method {method!r} has no setting {name!r}; it has {', '.join(own) or 'none of its own'}, "
+                f"and the recipe has {', '.join(sorted(fields))}"
+            )
+    values = {name: value for name, value in given.items() if name in own}
+    values = plugins.check_values(module.train, values, f"method {method!r}")
+    settings = {name: value for name, value in values.items() if value != own[name]}
+    return settings, {name: value for name, value in given.items() if name not in own}
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    where = torch.device(device)
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device {device} was asked for, but torch sees {torch.cuda.device_count() or 'no'} GPU here; "
+            "use --device cpu or auto"
+        )
+    return where
+
+
+def join_ranks(device: str) -> torch.device:
+    """The device of this process; of several that torchrun has started, each takes a GPU of its own."""
+    where = resolve_device(device)
+    if ranks.launched() and where.type == "cuda":
+        if where.index is not None:
+            raise ValueError(f"ranks take a GPU each, but --device {device} is one GPU; use --device cuda")
+        if ranks.local_number() >= torch.cuda.device_count():
+            raise ValueError(
+                f"ranks take a GPU each, but there are more of them than GPUs ({torch.cuda.device_count()}); "
+                "lower torchrun's --nproc-per-node, or use --device cpu"
+            )
+        where = torch.device("cuda", ranks.local_number())
+        torch.cuda.set_device(where)
+    ranks.join(gpu=where.type == "cuda")
+    return where
+
+
+def resolve_precision(recipe: Recipe, device: torch.device) -> Recipe:
+    """`auto` is bf16 on a GPU that has it, fp32 elsewhere."""
+    if recipe.precision != "auto":
+        return recipe
+    fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return recipe.replace(precision="bf16" if fast else "fp32")
