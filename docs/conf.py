@@ -7,7 +7,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
+import numpy.typing
+
 import evenhand
+
+# Signatures name it, instead of the seven types that it is.
+numpy.typing.ArrayLike = type("ArrayLike", (), {"__module__": "numpy.typing"})
 
 project = "evenhand"
 author = "the evenhand authors"
