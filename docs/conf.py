@@ -1,5 +1,7 @@
 """How the site is built: `make docs`. Nothing here needs a network."""
 
+import dataclasses
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -31,6 +33,8 @@ napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = "evenhand"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 
@@ -56,6 +60,23 @@ def _plain(app: Any, what: str, name: str, value: Any, options: Any, lines: list
             lines[number] = re.sub(r"(`[^`]*`)|([*|])", lambda part: part[1] or f"\\{part[2]}", line)
 
 
+def _fields(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """A dataclass's fields with the comments that its source has beside or above them."""
+    if what != "class" or not dataclasses.is_dataclass(value):
+        return
+    names, above = {field.name for field in dataclasses.fields(value)}, ""
+    for line in inspect.getsource(value).splitlines():
+        words, _, comment = line.partition("# ")
+        if not words.strip():
+            above = f"{above} {comment}".strip()
+        elif (found := re.match(r"    (\w+): ", line)) and found[1] in names:
+            comment = re.sub(r"^type: ignore\S*\s*(# )?", "", comment) or above
+            lines.append(f"- `{found[1]}`" + f": {comment}" * bool(comment))
+            above = ""
+    lines.append("")
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", _fields, priority=300)
     app.connect("source-read", _within)
     app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon writes its own stars
