@@ -75,6 +75,16 @@ def test_a_bench_its_files_and_what_a_second_call_does(evenhand, tmp_path: Path)
     assert code == 0 and "0 runs added" in out and "5 were there" in out
 
 
+def test_a_field_of_the_recipe_is_set_for_all_runs(evenhand, tmp_path: Path) -> None:
+    words = ("--methods", "erm", "--seeds", "0", "--runs", tmp_path, "--set", "batch_size=8", "--quiet")
+    code, _, _ = evenhand("bench", "mine.tiny:size=10", *words, "--set", "patience=1", "--device", "cpu")
+    configs = [json.loads(path.read_bytes()) for path in tmp_path.glob("*/erm/*/config.json")]
+    assert code == 0 and len(configs) == 2
+    assert {(config["recipe"]["batch_size"], config["recipe"]["patience"]) for config in configs} == {(8, 1)}
+    code, out, _ = evenhand("table", "1", "--runs", tmp_path, "--format", "md")
+    assert code == 0
+
+
 def test_when_the_time_is_over_what_is_left_is_said(evenhand, tmp_path: Path) -> None:
     code, _, err = evenhand("bench", "mine.tiny", "--minutes", 0, "--runs", tmp_path / "runs")
     assert code == 0 and "39 runs are left; the same command continues" in err
@@ -101,6 +111,8 @@ def test_a_figure_says_what_is_run(evenhand, tmp_path: Path) -> None:
         (["bench", "mine.tiny", "--engine", "slurm"], "engine must be local or ray, got 'slurm'"),
         (["bench", "mine.tiny", "--methods", "jt"], "unknown method 'jt'"),
         (["bench", "digit"], "unknown task 'digit'"),
+        (["bench", "mine.tiny", "--set", "speed=1"], "a recipe has no 'speed'; it has"),
+        (["bench", "mine.tiny", "--set", "speed"], "expected name=value, got 'speed'"),
         (["bench", "digits", "--figure", "mona_lisa"], "there is no figure 'mona_lisa'"),
         (["bench", "digits", "--figure", "cost", "--methods", "erm"], "leave --methods out"),
         (["pack", "--runs", "nowhere"], "nowhere should be a runs folder or a packed .zip file"),

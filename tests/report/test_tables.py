@@ -167,6 +167,7 @@ def test_other_recipes_palettes_and_models_are_said(tmp_path: Path) -> None:
     notes = {section.name: " ".join(section.notes) for section in table.sections}
     assert "The model is mobilenet_v2 in place of resnet18." in notes["bar"]
     assert "the worst class stands for the worst group" in notes["bar"]
+    assert "--set model=mobilenet_v2" in notes["bar"]  # the command that fills what is missing
     assert "Compared with the paper's cmnist, though made with palette=hues" in notes["cmnist:palette=hues"]
     assert table.cell("cmnist:palette=hues", "TAB", "WGA, paper").text == "63.3 ± 2.5"
     assert table.cell("bar", "ERM", "WGA, paper").text == "29.6 ± 1.8"

@@ -41,6 +41,14 @@ def bench(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     limit: Limit = None,
     epochs: Annotated[int | None, typer.Option(help="At most so many epochs a training.", min=1)] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A field of the recipe for all runs, such as model=mobilenet_v2.",
+        ),
+    ] = None,
     minutes: Annotated[float | None, typer.Option(help="Begin no run after so many minutes.")] = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -52,11 +60,14 @@ def bench(
     from evenhand.bench import show, summary
     from evenhand.bench.launch import launch
     from evenhand.bench.work import Place
+    from evenhand.training.plugins import parse_assignments
 
     if engine not in ("local", "ray"):
         raise ValueError(f"engine must be local or ray, got {engine!r}")
     place = Place(runs.absolute(), data and data.absolute(), device)
-    changes = {} if epochs is None else {"epochs": epochs}
+    changes = parse_assignments(settings or [])
+    if epochs is not None:
+        changes["epochs"] = epochs
     agenda = _agenda(
         place, _tasks([*(tasks or []), *(task or [])], figure, limit), methods, _seeds(seeds), figure, changes
     )

@@ -58,7 +58,8 @@ def dynamics(records: Iterable[Record], task: str) -> Dynamics | None:
     """The curves of a task's plain training: of runs that did not stop early where there are any."""
     chosen: dict[int, Record] = {}
     own = [r for r in records if task in (r.config["task"], r.config["spec"]) and _epochs(r)]
-    recorded = sorted(own, key=lambda r: (not _whole(r), -_epochs(r), r.method != "tab", str(r.path)))
+    # TAB's before ERM's, because they also know the clusters.
+    recorded = sorted(own, key=lambda r: (not _whole(r), r.method != "tab", -_epochs(r), str(r.path)))
     for record in recorded:
         if record.seed not in chosen and _whole(record) == _whole(recorded[0]):
             chosen[record.seed] = record

@@ -72,13 +72,17 @@ def differences(bench: Bench) -> list[str]:
 
 
 def command(bench: Bench, methods: Sequence[str]) -> str:
-    """The bench command that makes what is missing of these methods, and what must be set besides."""
+    """The bench command that makes what is missing of these methods."""
     words = ["evenhand", "bench", bench.spec, "--methods", ",".join(methods)]
     words += ["--seeds", ",".join(str(seed) for seed in bench.seeds)]
-    changed = recipe_changes(bench)
-    if "epochs" in changed:
-        words += ["--epochs", str(changed.pop("epochs"))]
-    return shlex.join(words) + (f" (and a recipe with {named(changed)})" if changed else "")
+    for name, value in recipe_changes(bench).items():
+        words += ["--epochs", str(value)] if name == "epochs" else ["--set", f"{name}={_written(value)}"]
+    return shlex.join(words)
+
+
+def _written(value: object) -> str:
+    """A value as the command line reads it."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _left_out(reasons: Counter[str]) -> list[str]:
