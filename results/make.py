@@ -1,0 +1,52 @@
+"""Tables and figures from the committed records, without training anything.
+
+    python results/make.py            writes results/tables.md and results/figures/*.svg, in a minute
+
+How the records were made is in results/README.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evenhand.bench.needs import SWEPT
+from evenhand.bench.records import load
+from evenhand.report import formats, plots, tables
+from evenhand.training.record import Record
+
+HERE = Path(__file__).parent
+TABLES = ("1", "2", "selected", "cost")
+
+
+def main() -> None:
+    """Write every table, and every figure of every task for which there are records."""
+    records = load(*sorted(HERE.glob("*.zip")))
+    text = ["# Tables\n\nMade by `python results/make.py` from the records beside it.\n"]
+    for name in TABLES:
+        table = formats.markdown(tables.make(name, records))
+        text.append(
+            "\n".join(f"#{line}" if line.startswith("#") else line for line in table.splitlines()) + "\n"
+        )
+    (HERE / "tables.md").write_text("\n".join(text), encoding="utf-8")
+    (HERE / "figures").mkdir(exist_ok=True)
+    for name in plots.FIGURES:
+        if name in SWEPT:
+            draw(name, records)
+        else:
+            for task in sorted({str(record.config["spec"]) for record in records}):
+                draw(name, records, task)
+
+
+def draw(name: str, records: list[Record], *tasks: str) -> None:
+    """One figure, where there are records for it."""
+    try:
+        drawn = plots.draw(name, records, tasks)
+    except ValueError as error:
+        print(f"not drawn: {error}")
+        return
+    words = "-".join([name, *tasks]).replace(":", "-").replace("=", "").replace(",", "-")
+    plots.save(drawn, HERE / "figures" / f"{words}.svg")
+
+
+if __name__ == "__main__":
+    main()
