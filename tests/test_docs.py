@@ -37,7 +37,7 @@ NOT_RUN = {
     ("README", "digits_even_odd, seed 0: "): "printed by the demo, which .ci/run runs",
     ("README", "evenhand audit photos/ "): "names a reader's data; audit.md has such commands with data",
     ("index", "pip install "): "installs",
-    ("index", "evenhand demo"): "takes half a minute; .ci/run runs it",
+    ("index", "evenhand demo"): "takes a minute; .ci/run runs it",
     ("benchmark", "evenhand bench even_odd "): "needs MNIST, CelebA and a GPU",
     ("architecture", "core/ "): "a drawing",
     ("architecture", "tasks.load("): "a drawing",
