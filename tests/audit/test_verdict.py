@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -104,7 +106,7 @@ def test_the_course_of_a_sample_against_a_loop(rows: list[list[bool]]) -> None:
     for row, when, times in zip(rows, learned.tolist(), forgotten.tolist(), strict=True):
         stays = [epoch for epoch in range(1, 5) if all(row[epoch - 1 :])]
         assert when == (stays[0] if stays else -1)
-        assert times == sum(a and not b for a, b in zip(row, row[1:], strict=False))
+        assert times == sum(a and not b for a, b in itertools.pairwise(row))
 
 
 @settings(max_examples=30)

@@ -30,6 +30,23 @@ def frame(rows: int = 40) -> pandas.DataFrame:
     )
 
 
+def test_dates_gaps_and_nullable_columns_become_numbers() -> None:
+    content = pandas.DataFrame(
+        {
+            "day": pandas.to_datetime(["2024-01-01", None, "2024-01-03"]),
+            "zone": pandas.to_datetime(["2024-01-01", "2024-01-02", "2024-01-03"]).tz_localize("UTC"),
+            "flag": pandas.array([True, None, False], dtype="boolean"),
+            "count": pandas.array([1, None, 3], dtype="Int64"),
+            "limit": [1.0, np.inf, 2.0],
+            "kind": pandas.Categorical(["a", None, "b"]),
+        }
+    )
+    clean = table.cleaned(content, notes := [])
+    assert table.word_columns(clean) == ["kind"] and clean["day"][2] - clean["day"][0] == 2
+    assert clean.isna().sum().tolist() == [1, 0, 1, 1, 1, 1]
+    assert notes == ["5 of 18 feature values are missing; missing is a value of its own"]
+
+
 def saved(content: pandas.DataFrame, file: Path) -> Path:
     content.to_parquet(file) if file.suffix == ".parquet" else content.to_csv(file, index=False)
     return file

@@ -42,27 +42,18 @@ def scores(found: Evidence, predictions: dict[str, np.ndarray], part: str) -> di
         "classes": [asdict(each) for each in classes],
     }
     if part == "val":
-        parts = found.val_parts
         names = tuple(f"{name}, {kind}" for name in found.class_names for kind in ("early", "late"))
-        late = _late(found)
+        late = found.val_late
         pseudo = shares(correct, 2 * found.y["val"] + late, names)
         result["pseudo_groups"] = [asdict(each) for each in pseudo]
         # Judged together: one class's late samples are often too few to say anything.
         result["late"] = asdict(share("late", correct[late])) if late.any() else None
         result["worst_pseudo_group"] = asdict(min(pseudo, key=lambda each: each.accuracy))
-        assert len(parts.labels) == len(correct)
     if found.group is not None:
         groups = shares(correct, found.group[part], found.group_names)
         result["groups"] = [asdict(each) for each in groups]
         result["worst_group"] = asdict(min(groups, key=lambda each: each.accuracy))
     return result
-
-
-def _late(found: Evidence) -> np.ndarray:
-    """(validation samples,) bool: in the smaller cluster of its class, and that one has the higher loss."""
-    from evenhand.audit.evidence import late_samples
-
-    return late_samples(found.val_parts, found.val_losses)
 
 
 def side_by_side(found: Evidence) -> dict[str, Any]:
@@ -80,7 +71,7 @@ def recommend(found: Evidence, verdict: Verdict) -> dict[str, Any]:
     Late validation samples are those that the baseline does badly on, so another model does better on them
     by chance alone. They count only once the verdict, which rests on training histories, says retrain.
     """
-    late = _late(found)
+    late = found.val_late
     change, error = paired_change(found.baseline["val"], found.balanced["val"], found.y["val"])
     picked = {
         key: each["val"][late] for key, each in (("baseline", found.baseline), ("balanced", found.balanced))

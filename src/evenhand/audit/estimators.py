@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,6 @@ Make = Callable[[], Any]  # a fresh estimator
 
 def evidence(data: Own, *, seed: int, epochs: int | None, own: Make | None = None) -> Evidence:
     """Train on a table or on texts: the baseline, the balanced model, and one model for each fold."""
-    begun = time.monotonic()
     transformer, make, name = _plan(data, seed, epochs, own)
     x, y, rows = _numbers(data, transformer)
     names = np.array(data.class_names)
@@ -55,7 +53,6 @@ def evidence(data: Own, *, seed: int, epochs: int | None, own: Make | None = Non
             "model": name,
             "epochs": histories["losses"].shape[1],
             "trainings": 2 + FOLDS,
-            "seconds": round(time.monotonic() - begun, 1),
         },
         **histories,
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from evenhand.core.partition import Partition, partition
-from evenhand.core.rebalance import Balanced, rebalance, sample_weights
+from evenhand.core.rebalance import Balanced, sample_weights
 
 PARTS = ("train", "val", "test")
 
@@ -37,12 +38,17 @@ class Evidence:
     files: Mapping[str, bytes] = field(default_factory=dict)  # the two models, by file name
     about: Mapping[str, Any] = field(default_factory=dict)  # what was trained, and how long
 
-    @property
+    @cached_property
     def late(self) -> np.ndarray:
         """(training samples,) bool: in its class's smaller cluster, and that one has the higher loss."""
         return late_samples(self.parts, self.losses)
 
-    @property
+    @cached_property
+    def val_late(self) -> np.ndarray:
+        """(validation samples,) bool: the same of the validation set."""
+        return late_samples(self.val_parts, self.val_losses)
+
+    @cached_property
     def val_parts(self) -> Partition:
         """The validation set's pseudo-groups, by the identifier's losses on it."""
         return partition(self.val_losses, self.y["val"])
@@ -77,6 +83,3 @@ def balanced_without(parts: Partition, kept: np.ndarray) -> np.ndarray:
     """The balanced multiset of some of the samples: rows repeated as often as their weight says."""
     times = np.rint(sample_weights(parts)).astype(np.int64)
     return np.repeat(kept, times[kept])
-
-
-__all__ = ["PARTS", "Evidence", "balanced_without", "folds", "late_samples", "rebalance"]

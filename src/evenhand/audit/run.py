@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 from collections.abc import Callable
@@ -52,6 +53,7 @@ def audit(
     header: bool = True,
     model: str | None = None,
     size: int | None = None,
+    frozen: bool | None = None,
     out: Path,
     seed: int = 0,
     epochs: int | None = None,
@@ -62,41 +64,39 @@ def audit(
 
     Nothing is written before the data have been read and found sound.
     """
-    settings: dict[str, Any] = {"seed": seed, "epochs": epochs}
-    network: dict[str, Any] = {
-        **settings,
-        "device": device,
-        "runs": out / "runs",
-        "show": show or progress.choose(),
-    }
     if epochs is not None and epochs < 2:
         raise ValueError(f"--epochs must be at least 2, got {epochs}; a history needs a course")
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder, got the file {out}; name another place")
     data, task = read(source, label=label, text=text, image=image, group=group, header=header)
-    backbone = None
-    if task is None and data.kind == "images":
-        task, backbone = networks.image_task(data, model=model, size=size, device=device)
-    elif task is None:
-        make = None if model is None else own_model(model, data)
-        if make is None or not isinstance(make(), nn.Module):
-            return _judged(source, data, estimators.evidence(data, own=make, **settings), None, seed)
-        assert model is not None
-        task = table.task(data)
-        task = _with_model(task, model)
-    elif model is not None:
-        task = _with_model(task, model)
-    folds = CHEAP_FOLDS if backbone is not None or data.kind != "images" else FOLDS
-    found = networks.evidence(task, num_folds=folds, **network)
+    make = own_model(model, data) if model is not None and data.kind != "images" else None
+    if task is None and data.kind != "images" and (make is None or not isinstance(make(), nn.Module)):
+        found = estimators.evidence(data, own=make, seed=seed, epochs=epochs)
+        return _judged(source, data, found, None, seed)
+    task, backbone = _task(data, task, model, {"size": size, "device": device, "frozen": frozen})
+    found = networks.evidence(
+        task,
+        seed=seed,
+        epochs=epochs,
+        runs=out / "runs",
+        device=device,
+        num_folds=CHEAP_FOLDS if backbone is not None or data.kind != "images" else FOLDS,
+        show=show or progress.choose(),
+    )
     if backbone is not None:
         found = networks.with_backbone(found, backbone)
     return _judged(source, data, found, task, seed)
 
 
-def _with_model(task: Task, model: str) -> Task:
-    import dataclasses
-
-    return dataclasses.replace(task, recipe=task.recipe.replace(model=model))
+def _task(
+    data: Own, task: Task | None, model: str | None, images: dict[str, Any]
+) -> tuple[Task, networks.Backbone | None]:
+    """What a network is trained on."""
+    if task is None and data.kind == "images":
+        return networks.image_task(data, model=model, **images)
+    task = task or table.task(data)
+    recipe = task.recipe if model is None else task.recipe.replace(model=model)
+    return dataclasses.replace(task, recipe=recipe), None
 
 
 def _judged(source: str, data: Own, found: Evidence, task: Task | None, seed: int) -> Audited:

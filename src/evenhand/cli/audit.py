@@ -12,8 +12,6 @@ from evenhand.cli.common import Device, Json, Quiet, Seed, app, console
 
 SHOWN = 20  # classes in the table; the rest is in summary.json
 
-Column = Annotated[str | None, typer.Option(metavar="COLUMN")]
-
 
 @app.command()
 def audit(
@@ -34,6 +32,10 @@ def audit(
         str | None, typer.Option(help="cnn, resnet18, … or module:function (a network or an estimator).")
     ] = None,
     size: Annotated[int | None, typer.Option(help="Pixels on each side of an image.", min=8)] = None,
+    frozen: Annotated[
+        bool | None,
+        typer.Option("--frozen/--fine-tune", help="Train only the last layer of a backbone, or all of it."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")] = Path("audit"),
     seed: Seed = 0,
     epochs: Annotated[int | None, typer.Option(help="At most so many epochs a training.")] = None,
@@ -55,6 +57,7 @@ def audit(
         header=header,
         model=model,
         size=size,
+        frozen=frozen,
         out=out,
         seed=seed,
         epochs=epochs,

@@ -155,7 +155,7 @@ def _check_not_continuous(labels: Any, column: str, file: Path) -> None:
 def _as_names(labels: Any) -> list[str]:
     """Labels as text; whole numbers that a missing value turned into 1.0 and 2.0 are 1 and 2 again."""
     values = labels.tolist()
-    return [str(int(v)) if isinstance(v, float) and v == int(v) else str(v).strip() for v in values]
+    return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v).strip() for v in values]
 
 
 def _attribute(frame: Any, group: str | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
@@ -193,7 +193,7 @@ def cleaned(frame: Any, notes: list[str]) -> Any:
         if pandas.api.types.is_bool_dtype(values):
             values = values.astype(float)
         elif pandas.api.types.is_datetime64_any_dtype(values):
-            values = values.astype("int64").where(values.notna()) / 86.4e12
+            values = (values.dt.tz_localize(None) - pandas.Timestamp(0)) / pandas.Timedelta(days=1)
         elif pandas.api.types.is_numeric_dtype(values):
             values = values.astype(float).replace([np.inf, -np.inf], np.nan)
         else:
