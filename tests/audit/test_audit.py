@@ -248,3 +248,17 @@ def test_bad_input_is_a_sentence_and_leaves_nothing_behind(evenhand: Any, tmp_pa
 
 def test_every_bad_input_is_tried(tmp_path: Path) -> None:
     assert set(CASES) == set(bad_inputs(tmp_path))
+
+
+def test_the_adult_table_is_left_alone_and_not_harmed(evenhand: Any, tmp_path: Path, data_root: Path) -> None:
+    file = data_root / "adult" / "adult.data"
+    if not file.is_file():
+        pytest.skip("the Adult table is not here")
+    words = ("--no-header", "--label", 14, "--group", 9, "--epochs", 50)
+    code, out, err = evenhand("audit", file, *words, "--out", tmp_path / "out", "--json")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert summary["verdict"]["advice"] == "leave it" and summary["ship"]["model"] == "baseline"
+    assert summary["models"]["baseline"]["test"]["accuracy"]["accuracy"] > 0.85
+    names = {group["name"] for group in summary["models"]["baseline"]["test"]["groups"]}
+    assert names == {"<=50K, Female", "<=50K, Male", ">50K, Female", ">50K, Male"}

@@ -1,0 +1,90 @@
+"""Audit real photos twice: with a border whose colour agrees with the class for 95% of them, and without.
+
+    python benchmarks/audit_photos.py --data ROOT --out /tmp/photos [--epochs 10] [--frozen]
+
+ROOT/bar holds BAR (`evenhand data fetch bar` says how to get it). Set $EVENHAND_WEIGHTS to the folder of
+pretrained weights. Prints what was found against the plant; the group column is used for scoring only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
+
+import planted
+
+from evenhand.audit.run import audit
+from evenhand.audit.write import write
+from evenhand.integrations.files import csv_bytes
+from evenhand.tasks import bar, photos
+from evenhand.training.store import write_bytes
+
+
+def listed(root: Path, folder: Path, p: float | None) -> Path:
+    """A table of BAR's training photos, copied with a border if p is given, which also gives the groups."""
+    listing = bar.listing(root)
+    rows = [row for row in range(len(listing.files)) if listing.split[row] != photos.TEST]
+    files, names = [listing.files[row] for row in rows], [bar.CLASSES[listing.y[row]] for row in rows]
+    table = folder / "photos.csv"
+    if p is None:
+        lines = [(str(file.resolve()), name) for file, name in zip(files, names, strict=True)]
+        write_bytes(table, csv_bytes(("path", "action"), lines))
+        return table
+    follows = planted.bordered(files, names, p, folder)
+    told = zip(files, names, follows, strict=True)
+    lines3 = [(f"{name}/{file.stem}.png", name, "yes" if each else "no") for file, name, each in told]
+    write_bytes(table, csv_bytes(("path", "action", "aligned"), lines3))
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--frozen", action="store_true")
+    arguments = parser.parse_args()
+    for name, p in (("bordered", 0.95), ("plain", None)):
+        out = arguments.out / f"audit-{name}"
+        table = listed(arguments.data, arguments.out / name, p)
+        done = audit(
+            str(table),
+            label="action",
+            image="path",
+            group=None if p is None else "aligned",
+            out=out,
+            seed=arguments.seed,
+            epochs=arguments.epochs,
+            frozen=arguments.frozen or None,
+        )
+        summary = write(done, out)
+        print(name, done.verdict.advice, f"strength {done.verdict.strength:.2f}", done.ship)
+        for key in ("baseline", "balanced"):
+            for part in ("val", "test"):
+                scores = summary["models"][key][part]
+                print(" ", key, part, {k: v["accuracy"] for k, v in scores.items() if isinstance(v, dict)})
+        if p is not None:
+            _against_the_plant(table, out)
+
+
+def _against_the_plant(table: Path, out: Path) -> None:
+    with table.open(newline="") as file:
+        conflicting = {row["path"] for row in csv.DictReader(file) if row["aligned"] == "no"}
+    with (out / "samples.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] == "train"]
+    truth = {row["id"] for row in rows} & conflicting
+    for kind in ("minority", "mislabelled"):
+        found = {row["id"] for row in rows if row["triage"] == kind}
+        both = len(found & truth)
+        print(f"  {kind}: {len(found)} listed, {both} of the {len(truth)} that break the shortcut among them")
+
+
+if __name__ == "__main__":
+    main()
