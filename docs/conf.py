@@ -40,7 +40,7 @@ html_show_copyright = False
 
 # Files outside docs/ that the site holds as pages: so links work on the site and where the sources are read.
 PAGES = {
-    "../results/paper_settings.md": "results.md",
+    "../results/paper_settings.md": "paper_settings.md",
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changelog.md",
 }
@@ -70,13 +70,18 @@ def _fields(app: Any, what: str, name: str, value: Any, options: Any, lines: lis
         if not words.strip():
             above = f"{above} {comment}".strip()
         elif (found := re.match(r"    (\w+): ", line)) and found[1] in names:
-            comment = re.sub(r"^type: ignore\S*\s*(# )?", "", comment) or above
-            lines.append(f"- `{found[1]}`" + f": {comment}" * bool(comment))
-            above = ""
+            comment, above = re.sub(r"^type: ignore\S*\s*(# )?", "", comment) or above, ""
+            lines += [f"- `{found[1]}`: {comment}"] if comment else []
     lines.append("")
 
 
+def _factories(app: Any, what: str, name: str, value: Any, options: Any, signature: Any, returns: Any) -> Any:
+    """A default that is made anew each time is shown as dots, which can be parsed and so laid out."""
+    return (signature or "").replace("<factory>", "...") or None, returns
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-signature", _factories)
     app.connect("autodoc-process-docstring", _fields, priority=300)
     app.connect("source-read", _within)
     app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon writes its own stars

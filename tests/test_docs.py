@@ -75,6 +75,8 @@ def test_every_block_of_the_page_runs(page: str, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("EVENHAND_DATA", raising=False)
+    for name in ("examples", "results"):  # as in a checkout
+        (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.syspath_prepend(str(tmp_path))  # a page may write a module of its own
     namespace: dict[str, object] = {"__name__": f"docs_{page}"}
     for block in blocks(page):
@@ -196,6 +198,12 @@ def test_the_command_line_page_has_every_command() -> None:
     assert [
         name for name in names if f"`evenhand {name}" not in text and f"$ evenhand {name}" not in text
     ] == []
+
+
+def test_the_methods_page_has_no_number_of_its_own() -> None:
+    source = (ROOT / "results" / "paper_settings.md").read_text()
+    numbers = re.findall(r"\d+\.\d ± \d+\.\d", PAGES["methods"].read_text())
+    assert len(numbers) > 10 and [number for number in numbers if number not in source] == []
 
 
 def test_the_methods_page_says_what_the_methods_say() -> None:
