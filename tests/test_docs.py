@@ -68,6 +68,14 @@ def with_code() -> list[str]:
     return [page for page in PAGES if any(block.language in ("python", "console") for block in blocks(page))]
 
 
+@pytest.fixture(autouse=True)
+def _modules_of_pages_are_forgotten(tmp_path: Path) -> Iterator[None]:
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
 @pytest.mark.parametrize("page", with_code())
 def test_every_block_of_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
