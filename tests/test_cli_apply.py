@@ -155,7 +155,7 @@ def test_partition_refuses_what_it_cannot_use_and_writes_nothing(
 def test_archives_and_files_in_the_way_are_refused(evenhand, files, tmp_path: Path) -> None:
     np.savez(tmp_path / "both.npz", a=np.zeros(3), b=np.zeros(3))
     code, _, err = evenhand("partition", tmp_path / "both.npz", files[1], "-o", tmp_path / "out")
-    assert code == 2 and "should hold losses as one array, but it is an archive" in err
+    assert code == 2 and "should hold losses as an array, but it is an archive" in err
     code, _, err = evenhand("partition", *files, "-o", files[0])
     assert code == 2 and "--out must be a folder, got the file" in err
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import zipfile
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from evenhand.core.arrays import read_arrays
 from evenhand.tasks import archives
+from evenhand.training import seal
 from evenhand.training.record import Record, find, is_finished
 from evenhand.training.store import claim, write_bytes
 
@@ -64,8 +67,11 @@ def unpack(file: str | Path, runs: str | Path) -> tuple[int, int]:
                 continue
             for name, content in sorted(_entries(record).items(), key=lambda entry: _last(entry[0])):
                 path = Path(runs, name)
-                if path.is_relative_to(target) or not path.exists():  # a stage may have gone further here
+                if path.is_relative_to(target):
                     write_bytes(path, content)
+                elif not path.exists():  # a stage may have gone further here, or be going on just now
+                    with contextlib.suppress(BlockingIOError), claim(path.parent, wait=False):
+                        write_bytes(path, content)
             added += 1
     return added, kept
 
@@ -80,10 +86,11 @@ def _entries(record: Record) -> dict[str, bytes]:
     entries = {}
     for name in SMALL:
         if (path := record.path / name).exists():
-            entries[f"{folder}/{name}"] = path.read_bytes()
+            entries[f"{folder}/{name}"] = record.file(name).read_bytes()
     for name, keep in (("predictions.npz", ("val", "test")), ("val_partition.npz", None)):
         if (path := record.path / name).exists():
-            entries[f"{folder}/{name}"] = _smaller(path, keep)
+            entries[f"{folder}/{name}"] = _smaller(record.file(name), keep)
+    entries[f"{folder}/{seal.SEAL}"] = seal.of({Path(name).name: data for name, data in entries.items()})
     for stage, value in record.config["stages"].items():
         if Path(value["folder"]).name != value["folder"]:  # the records may be anybody's
             raise ValueError(
@@ -96,8 +103,8 @@ def _entries(record: Record) -> dict[str, bytes]:
 
 def _smaller(path: Path, keep: tuple[str, ...] | None) -> bytes:
     """An .npz with only these arrays, and margins, which only colour a page, at half precision."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files if keep is None or name in keep}
+    found = read_arrays(path, "what a run has left")
+    arrays: dict[str, Any] = {name: array for name, array in found.items() if keep is None or name in keep}
     if "margin" in arrays:
         arrays["margin"] = arrays["margin"].astype(np.float16)
     buffer = io.BytesIO()
@@ -107,10 +114,7 @@ def _smaller(path: Path, keep: tuple[str, ...] | None) -> bytes:
 
 def _content(file: Path) -> Path:
     """The folder in the cache with what a packed file holds."""
-    try:
-        return archives.unpack(_zip(file).stem, [file])
-    except (zlib.error, NotImplementedError, RuntimeError) as error:  # a damaged stream; encryption
-        raise ValueError(f"{file} cannot be unpacked ({error}); it is damaged: fetch it again") from error
+    return archives.unpack(_zip(file).stem, [file])
 
 
 def _zip(file: Path) -> Path:

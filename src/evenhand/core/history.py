@@ -257,7 +257,7 @@ class LossHistory:
                 assert version == (1, 0)
                 shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
                 usable = file.tell() == _HEAD and fortran and len(shape) == 2
-        except (ValueError, AssertionError, SyntaxError, TypeError, EOFError):
+        except Exception:  # numpy's parser of headers raises many kinds, among them tokenize.TokenError
             usable, shape, dtype = False, (), np.dtype("V1")
         if not usable:
             raise ValueError(f"{self.path} should be a loss history, but it is not one; choose another path")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from evenhand.core.arrays import read_arrays
 from evenhand.core.kmeans import as_matrix, class_positions, two_means
 from evenhand.core.summary import cut_in_two
 
@@ -57,14 +56,36 @@ class Partition:
     @staticmethod
     def load(path: str | Path) -> Partition:
         """Read what `save` wrote."""
+        fields = read_arrays(path, "a saved partition")
         try:
-            with np.load(path, allow_pickle=False) as file:
-                fields = {name: file[name] for name in (*_ARRAYS, "unsplit")}
-        except (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
-            raise ValueError(f"{path} should be a saved partition, but it cannot be read: {error}") from error
-        classes = fields["classes"].tolist()
-        unsplit = {classes[position]: reason for position, reason in json.loads(str(fields.pop("unsplit")))}
-        return Partition(**fields, unsplit=unsplit)
+            classes, reasons = _labels(fields["classes"]).tolist(), json.loads(str(fields.pop("unsplit")))
+            unsplit = {classes[position]: str(reason) for position, reason in reasons}
+            parts = Partition(**{name: fields[name] for name in _ARRAYS}, unsplit=unsplit)
+            parts._check()
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            raise ValueError(
+                f"{path} should be a saved partition, but it cannot be read: {error!r}"
+            ) from error
+        return parts
+
+    def _check(self) -> None:
+        """Raise for arrays that do not belong together, as in a file that somebody has changed."""
+        num_samples, num_classes = len(_labels(self.labels)), len(self.classes)
+        shapes = {"minority": (num_samples,), "margin": (num_samples,), "separation": (num_classes,)}
+        for name, shape in {**shapes, "sizes": (num_classes, 2), "classes": (num_classes,)}.items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"{name} must be shaped {shape}, got {getattr(self, name).shape}")
+        kinds = {"minority": "b", "sizes": "iu", "separation": "f", "margin": "f"}
+        for name, kind in kinds.items():
+            if getattr(self, name).dtype.kind not in kind:
+                raise ValueError(f"{name} has the wrong kind of values, {getattr(self, name).dtype}")
+        classes, position = class_positions(self.labels)
+        if not np.array_equal(classes, self.classes):
+            raise ValueError("classes are not the distinct labels")
+        minorities = np.bincount(position, weights=self.minority, minlength=num_classes)
+        counts = np.stack([np.bincount(position, minlength=num_classes) - minorities, minorities], axis=1)
+        if not np.array_equal(counts, self.sizes):
+            raise ValueError("sizes are not those of the clusters")
 
 
 _ARRAYS = ("minority", "labels", "classes", "sizes", "separation", "margin")
@@ -176,6 +197,10 @@ def _labels(labels: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
         raise ValueError(f"labels must hold one class per sample, got shape {names.shape}")
     if names.dtype.kind not in "iubU":
         raise ValueError(f"labels must be whole numbers or strings, got {names.dtype}")
+    if names.dtype.kind == "U" and names.size and names.dtype.itemsize:
+        codes = np.ascontiguousarray(names.astype(names.dtype.newbyteorder("="))).view(np.uint32)
+        if codes.max() > 0x10FFFF:  # only a damaged file holds such; Python cannot even print them
+            raise ValueError("labels must be strings of Unicode characters, but some hold others")
     return names
 
 

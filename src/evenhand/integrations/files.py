@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import evenhand
+from evenhand.core.arrays import read_array
 from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance, sample_weights
 from evenhand.training.store import write_bytes, write_json
@@ -68,18 +69,9 @@ def _read(path: Path, what: str) -> np.ndarray:
     if not path.is_file():
         raise ValueError(f"{what} must be an .npy file, but there is no file {path}")
     try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        objects = "pickle" in str(error) or "Python objects" in str(error)
-        reason = "it holds Python objects or is no .npy file" if objects else str(error)
-        raise ValueError(
-            f"{path} should hold {what} as an array, but it cannot be read: {reason}; "
-            "write numbers, or strings of dtype str, with numpy.save"
-        ) from error
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise ValueError(f"{path} should hold {what} as one array, but it is an archive; use numpy.save")
-    return array
+        return read_array(path, f"{what} as an array")
+    except ValueError as error:
+        raise ValueError(f"{error}; write numbers, or strings of dtype str, with numpy.save") from error
 
 
 def _samples(parts: Partition, histories: np.ndarray) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,11 @@ from evenhand.training.evaluation import logits
 from evenhand.training.identity import resolve_device
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
+from evenhand.training.record import Record
+from evenhand.training.shape import INPUTS, misshapen
 from evenhand.training.store import read_json
 
+_LARGEST = 1 << 28  # numbers of one sample
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
@@ -56,13 +60,14 @@ def predict(run: Path, inputs: Path, *, device: str = "auto") -> Predictions:
         if not (run / name).is_file():
             raise ValueError(f"{run} should be the folder of a finished run, but it holds no {name}")
     config = read_json(run / "config.json")
-    known = config.get("inputs")
+    known = config.get("inputs") if isinstance(config, dict) else None
+    if known is not None and (wrong := misshapen(config, {"inputs": INPUTS, "full_recipe": {str: object}})):
+        raise ValueError(f"{run / 'config.json'} should say what the model takes, but {wrong}")
     if known is None or known["own_model"]:
         raise ValueError(
             f"{run} was trained with a model of your own; load its model.safetensors into that model"
         )
-    recipe = Recipe(**config["full_recipe"])
-    example = torch.zeros(known["shape"], dtype=getattr(torch, known["dtype"]))
+    recipe, example = Recipe().replace(**config["full_recipe"]), _example(known, run)
     ids, x = _inputs(inputs, example)
     where = resolve_device(device)
     if where.type == "cpu":
@@ -86,10 +91,27 @@ def predict(run: Path, inputs: Path, *, device: str = "auto") -> Predictions:
     return Predictions(ids, [known["classes"][each] for each in label.tolist()], confidence.cpu().numpy())
 
 
+def _example(known: dict[str, Any], run: Path) -> Tensor:
+    """A sample such as the model was trained on."""
+    dtype, shape = getattr(torch, known["dtype"], None), known["shape"]
+    numbers = [number for number in (known["mean"], known["std"]) if number is not None]
+    channels = shape[0] if len(shape) == 3 else -1
+    if (
+        not isinstance(dtype, torch.dtype)
+        or not shape
+        or not all(0 < size < 2**31 for size in shape)
+        or math.prod(shape) > _LARGEST
+        or any(len(each) not in (1, channels) for each in numbers)
+        or len(known["classes"]) < 2
+    ):
+        raise ValueError(f"{run / 'config.json'} should say what the model takes, but no model takes {known}")
+    return torch.zeros(shape, dtype=dtype)
+
+
 def _loaded(model: nn.Module, run: Path, recipe: Recipe) -> nn.Module:
     from safetensors.torch import load_file
 
-    file = run / "model.safetensors"
+    file = Record(run).file("model.safetensors")
     try:
         model.load_state_dict(load_file(file))
     except Exception as error:  # safetensors raises a kind of its own for a damaged file

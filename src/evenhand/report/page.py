@@ -89,7 +89,7 @@ def build(records: Sequence[Record], out: Path, *, load_task: TaskLoader | None 
     `load_task` gives a run's task, so that the page can show its samples, or None where it cannot; by
     default tasks are loaded by their names.
     """
-    write_bytes(Path(out), render(records, load_task=load_task or task_loader()).encode())
+    write_bytes(Path(out), render(records, load_task=load_task or task_loader()).encode("utf-8", "replace"))
     return Path(out)
 
 

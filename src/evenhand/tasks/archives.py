@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import lzma
 import shutil
+import struct
 import tarfile
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from evenhand.tasks import source
 from evenhand.training import store
 
+LARGE, LARGE_RATIO = 1 << 30, 30  # bytes that any archive may unpack to, and times the size of a larger one
+DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    NotImplementedError,  # a compression that there is not
+    RuntimeError,  # encryption
+    UnicodeError,
+    struct.error,
+    OverflowError,
+)
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".zip")
 
 
@@ -57,10 +74,12 @@ def unpack(task: str, archives: list[Path]) -> Path:
 
 
 def _extract(archive: Path, target: Path) -> None:
-    """Unpack without following any name out of the target folder."""
+    """Unpack without following any name out of the target folder, and no more than is sensible."""
+    most = max(LARGE, LARGE_RATIO * archive.stat().st_size)
     try:
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as zipped:
+                _bounded(archive, sum(entry.file_size for entry in zipped.infolist()), most)
                 for entry in _inside(zipped.namelist(), archive):
                     zipped.extract(entry, target)
         else:
@@ -69,15 +88,45 @@ def _extract(archive: Path, target: Path) -> None:
                     f"unpacking {archive} safely needs Python 3.11.4 or newer; or unpack it yourself"
                 )
             with tarfile.open(archive) as tar:
-                tar.extractall(target, filter="data")
+                tar.extractall(target, filter=_plain_files(archive, most))
     except tarfile.FilterError as error:
         raise ValueError(
             f"{archive} holds an unsafe entry ({error}); nothing was unpacked: do not use it"
         ) from error
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+    except (*DAMAGED, OSError) as error:
+        # A damaged archive makes zipfile seek to nowhere; any other trouble is the disk's.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
         raise ValueError(
             f"{archive} cannot be unpacked ({error}); it is damaged or cut short: fetch it again"
         ) from error
+
+
+def _plain_files(archive: Path, most: int) -> Callable[[tarfile.TarInfo, str], tarfile.TarInfo | None]:
+    """What of a tar is unpacked: files and folders that stay inside, up to so many bytes, under our umask."""
+    size = 0
+
+    def keep(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo | None:
+        nonlocal size
+        size += member.size
+        _bounded(archive, size, most)
+        if member.issym() or member.islnk():  # no dataset needs them, and they lead elsewhere
+            raise ValueError(
+                f"{archive} holds an unsafe entry (the link {member.name!r}); nothing was unpacked: "
+                "do not use it"
+            )
+        safe = tarfile.data_filter(member, target)
+        return None if safe is None else safe.replace(mode=None, deep=False)  # type: ignore[arg-type]
+
+    return keep
+
+
+def _bounded(archive: Path, size: int, most: int) -> None:
+    if size > most:
+        raise ValueError(
+            f"{archive} would unpack to more than {most:,} bytes; nothing was unpacked: do not use it, or "
+            "unpack it yourself"
+        )
 
 
 def _inside(names: list[str], archive: Path) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,8 +101,8 @@ def _table(folder: Path, name: str, columns: list[str]) -> tuple[Path, Iterator[
     )
     if file is None:
         raise source.missing("celeba", folder / f"{name}.txt")
-    lines = file.read_text(encoding="utf-8").splitlines()
-    rows = list(csv.reader(lines)) if file.suffix == ".csv" else [line.split() for line in lines]
+    lines = source.text(file).splitlines()
+    rows = source.fields(file, lines) if file.suffix == ".csv" else [line.split() for line in lines]
     start = 1
     if file.suffix == ".csv":
         header = rows[0] if rows else []

@@ -86,7 +86,7 @@ def _pairs(file: Path) -> dict[str, str]:
     if not file.is_file():
         raise source.missing("cub", file)
     pairs = {}
-    for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for line, text in enumerate(source.text(file).splitlines(), start=1):
         key, _, value = text.strip().partition(" ")
         if not value:
             raise ValueError(

@@ -16,6 +16,7 @@ import numpy as np
 from evenhand.tasks import source
 from evenhand.training import store
 from evenhand.training.models import VISION_NEEDED
+from evenhand.training.shape import misshapen
 
 CHUNK = 256  # images between two notes of what is done
 VERSION = 1  # of the decoding; a change makes new arrays
@@ -36,13 +37,13 @@ def decoded(task: str, files: Sequence[Path], size: int) -> Decoded:
     with store.claim(folder):
         pixels, manifest = folder / "images.npy", folder / "manifest.json"
         if manifest.is_file():
-            found = _open(pixels, len(files), size)
-            if found is not None:
-                return Decoded(found, store.read_json(manifest)["digest"], folder)
-            manifest.unlink()  # the array beside it is gone or cut short: decode again
+            found, chunks = _open(pixels, len(files), size), _chunks(manifest, len(files))
+            if found is not None and chunks is not None:
+                return Decoded(found, _joined(chunks), folder)
+            manifest.unlink()  # it, or the array beside it, is gone or damaged: decode again
         digests = _decode_all(task, files, size, folder)
         (folder / "images.npy.part").replace(pixels)
-        digest = hashlib.sha256("".join(digests).encode()).hexdigest()
+        digest = _joined(digests)
         # Written last: its existence means that every image was decoded.
         store.write_json(manifest, {"digest": digest, "chunks": digests, "images": len(files), "size": size})
         (folder / "progress.jsonl").unlink()
@@ -53,8 +54,25 @@ def decoded(task: str, files: Sequence[Path], size: int) -> Decoded:
 
 def damaged_chunks(images: Decoded) -> list[int]:
     """The chunks whose pixels no longer have their checksum; an empty list is a clean bill of health."""
-    recorded = store.read_json(images.folder / "manifest.json")["chunks"]
-    return [number for number, digest in enumerate(recorded) if _digest(images.pixels, number) != digest]
+    recorded = _chunks(images.folder / "manifest.json", len(images.pixels)) or []
+    chunks = range(-(-len(images.pixels) // CHUNK))
+    return [n for n in chunks if n >= len(recorded) or _digest(images.pixels, n) != recorded[n]]
+
+
+def _joined(digests: list[str]) -> str:
+    return hashlib.sha256("".join(digests).encode("utf-8", "replace")).hexdigest()
+
+
+def _chunks(manifest: Path, count: int) -> list[str] | None:
+    """The checksums of the chunks of so many images; None where the manifest is damaged."""
+    try:
+        content = store.read_json(manifest)
+    except store.Damaged:
+        return None
+    if misshapen(content, {"digest": str, "chunks": [str]}) or len(content["chunks"]) != -(-count // CHUNK):
+        return None
+    chunks: list[str] = content["chunks"]
+    return chunks if content["digest"] == _joined(chunks) else None
 
 
 def _stamp(task: str, files: Sequence[Path], size: int) -> str:
@@ -163,4 +181,5 @@ def _progress() -> Any:
     from rich.console import Console
     from rich.progress import Progress
 
-    return Progress(console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)

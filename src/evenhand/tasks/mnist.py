@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
+import math
 import zlib
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from evenhand.tasks import source
 from evenhand.tasks.colour import Grey
 
 FOLDER = "mnist"
+_LARGEST = 1 << 28  # bytes of an unzipped file; MNIST's largest has 47 million
 IMAGES, LABELS = 0x00000803, 0x00000801  # unsigned bytes in three dimensions and in one
 
 
@@ -82,7 +85,11 @@ def content(file: Path) -> bytes:
 def unzipped(data: bytes, origin: str) -> bytes:
     """What gzip packed, or an error that names where it came from."""
     try:
-        return gzip.decompress(data)
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise ValueError(f"{origin} unpacks to more than {_LARGEST:,} bytes: do not use it")
+        return content
     except (OSError, EOFError, zlib.error) as error:
         message = f"{origin} cannot be unzipped ({error}); it is damaged or cut short: fetch it again"
         raise ValueError(message) from error
@@ -100,7 +107,7 @@ def parse(data: bytes, file: Path, magic: int) -> np.ndarray:
             f"{file} must begin with the magic number {magic:#010x}, got {found:#010x}; fetch it again"
         )
     shape = tuple(int.from_bytes(data[4 * i : 4 * i + 4], "big") for i in range(1, num_sizes + 1))
-    expected = int(np.prod(shape, dtype=np.int64))
+    expected = math.prod(shape)  # of Python's integers, which do not overflow
     if len(data) - start != expected:
         word = "cut short" if len(data) - start < expected else "followed by something else"
         raise ValueError(

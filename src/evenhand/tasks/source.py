@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,22 @@ def cache_root() -> Path:
     """The folder of unpacked and decoded images: `$EVENHAND_CACHE`, else the user's cache folder."""
     given = os.environ.get("EVENHAND_CACHE")
     return Path(given).expanduser() if given else Path(platformdirs.user_cache_dir("evenhand"))
+
+
+def text(file: Path) -> str:
+    """The content of a list that came with a dataset, or an error that names it."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} must be text in UTF-8, but {error}; fetch it again") from error
+
+
+def fields(file: Path, lines: list[str]) -> list[list[str]]:
+    """The lines of a CSV file, each as its fields."""
+    try:
+        return list(csv.reader(lines))
+    except csv.Error as error:
+        raise ValueError(f"{file} must be a table with commas, but {error}; fetch it again") from error
 
 
 def missing(task: str, what: Path) -> ValueError:

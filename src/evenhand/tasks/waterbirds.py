@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -61,17 +60,21 @@ def listing(root: Path | None) -> photos.Listing:
     folder = archives.folder_with("waterbirds", SOURCE, root, "metadata.csv")
     file = folder / "metadata.csv"
     files, numbers = [], []
-    with file.open(newline="", encoding="utf-8") as text:
-        rows = csv.DictReader(text)
-        lacking = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
-        if lacking:
+    header, *rows = source.fields(file, source.text(file).splitlines()) or [[]]
+    lacking = [column for column in COLUMNS if column not in header]
+    if lacking:
+        raise ValueError(
+            f"{file} must have the columns {', '.join(COLUMNS)}, but has no {', '.join(lacking)}; "
+            "fetch it again"
+        )
+    allowed = {"y": ("0", "1"), "split": ("0", "1", "2"), "place": ("0", "1")}
+    for line, values in enumerate(rows, start=2):
+        if len(values) != len(header):
             raise ValueError(
-                f"{file} must have the columns {', '.join(COLUMNS)}, but has no {', '.join(lacking)}; "
-                "fetch it again"
+                f"{file}, line {line}: expected {len(header)} fields, got {len(values)}; fetch it again"
             )
-        for line, row in enumerate(rows, start=2):
-            files.append(folder / row["img_filename"])
-            allowed = {"y": ("0", "1"), "split": ("0", "1", "2"), "place": ("0", "1")}
-            numbers.append([photos.class_number(row[key], allowed[key], key, file, line) for key in allowed])
+        row = dict(zip(header, values, strict=True))
+        files.append(folder / row["img_filename"])
+        numbers.append([photos.class_number(row[key], allowed[key], key, file, line) for key in allowed])
     y, split, place = np.array(numbers, dtype=np.int64).reshape(-1, 3).T
     return photos.Listing(files, y, split, place)

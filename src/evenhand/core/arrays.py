@@ -1,0 +1,48 @@
+"""Arrays in files that anybody may have written: no pickles, one kind of error, bounded memory."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_LARGE = (
+    1 << 30
+)  # bytes that a small archive may unpack to; a larger one at most a hundred times its own size
+
+
+def read_array(path: str | Path, what: str = "an array") -> npt.NDArray[Any]:
+    """The array of an .npy file, memory-mapped; changes are private. A damaged file is a ValueError."""
+    try:
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except Exception as error:
+        raise _explained(error, path, what) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise ValueError(f"{path} should hold {what}, but it is an archive; use numpy.save")
+    return array
+
+
+def read_arrays(path: str | Path, what: str = "arrays") -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an .npz file by their names. A damaged file is a ValueError."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > max(_LARGE, 100 * Path(path).stat().st_size):
+            raise ValueError(f"it would unpack to {size:,} bytes")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as error:
+        raise _explained(error, path, what) from error
+
+
+def _explained(error: Exception, path: str | Path, what: str) -> Exception:
+    """What is wrong with a file; numpy and zipfile raise a dozen kinds, from TokenError to MemoryError."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return error  # it is not there, or must not be read
+    objects = "pickle" in str(error) or "Python objects" in str(error)
+    reason = "it holds Python objects or is no .npy file" if objects else str(error) or type(error).__name__
+    return ValueError(f"{path} should hold {what}, but it cannot be read: {reason}")
