@@ -1,4 +1,4 @@
-"""Arrays in files that anybody may have written: no pickles, one kind of error, bounded memory."""
+"""Arrays as they come: from any caller, and from files that anybody may have written."""
 
 from __future__ import annotations
 
@@ -8,10 +8,44 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 _LARGE = (
     1 << 30
 )  # bytes that a small archive may unpack to; a larger one at most a hundred times its own size
+
+
+def as_numpy(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+    """What a caller handed over, as a numpy array in this machine's byte order; copied only if it must be."""
+    try:
+        if isinstance(values, Tensor):
+            tensor = values.detach().cpu().resolve_conj().resolve_neg()
+            return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{name} must be an array, got {type(values).__name__}: {error}") from error
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
+
+
+def as_real(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+    """The same, of real numbers or truth values."""
+    array = as_numpy(values, name)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must be real numbers, got {array.dtype}")
+    return array
+
+
+def as_whole(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[np.int64]:
+    """The same, of whole numbers."""
+    array = as_numpy(values, name)
+    if array.dtype.kind not in "iu" and array.size:
+        raise ValueError(f"{name} must be whole numbers, got {array.dtype}")
+    if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
+        raise ValueError(f"{name} must be below 2**63, got {array.max()}")
+    return array.astype(np.int64, copy=False)
 
 
 def read_array(path: str | Path, what: str = "an array") -> npt.NDArray[Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from evenhand.core import ranks
+from evenhand.core.arrays import as_real
 
 _HEAD = 128  # bytes before the data in a history's file: an .npy header, padded so that it never grows
 _NUMPY = {torch.float32: "<f4", torch.float16: "<f2", torch.bool: "|b1"}
@@ -291,9 +292,4 @@ def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
 
 
 def _tensor(values: Tensor | npt.ArrayLike, name: str) -> Tensor:
-    if isinstance(values, Tensor):
-        return values
-    array = np.array(values)
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must be real numbers, got {array.dtype}")
-    return torch.from_numpy(array)
+    return values if isinstance(values, Tensor) else torch.from_numpy(np.array(as_real(values, name)))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from evenhand.core.arrays import as_numpy, as_real
 from evenhand.core.search import SEARCHED, Rows, best_split
 
 _BUCKET = 1 << 18  # numbers worked on at once: what fits into a processor core's own cache
@@ -108,7 +109,7 @@ def class_positions(labels: Tensor | npt.ArrayLike) -> tuple[npt.NDArray[Any], n
     >>> class_positions([7, 3, 7])
     (array([3, 7]), array([1, 0, 1]))
     """
-    names = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    names = as_labels(labels)
     if names.dtype.kind == "i" and len(names):
         low, high = int(names.min()), int(names.max())
         if high - low < 4 * len(names):  # counting beats sorting
@@ -119,15 +120,27 @@ def class_positions(labels: Tensor | npt.ArrayLike) -> tuple[npt.NDArray[Any], n
     return classes, position.astype(np.int64)
 
 
+def as_labels(labels: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
+    """One class per sample: whole numbers, truth values or strings."""
+    names = as_numpy(labels, "labels")
+    if names.ndim != 1:
+        raise ValueError(f"labels must hold one class per sample, got shape {names.shape}")
+    if names.dtype.kind not in "iubU":
+        raise ValueError(f"labels must be whole numbers or strings, got {names.dtype}")
+    if names.dtype.kind == "U" and names.nbytes:
+        letters = np.ascontiguousarray(names).view(np.uint32)
+        if letters.max() > 0x10FFFF:  # only a damaged file holds such; Python cannot even print them
+            raise ValueError("labels must be strings of Unicode characters, but some hold others")
+    return names
+
+
 def as_matrix(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     """Real numbers shaped (samples, epochs), each sample's side by side in memory; copied if they are not."""
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    array = as_real(values, name)
     if array.ndim != 2:
         raise ValueError(f"{name} must be shaped (samples, epochs), got {array.shape}")
     if 0 in array.shape:
         raise ValueError(f"{name} need at least one sample and one epoch, got shape {array.shape}")
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must be real numbers, got {array.dtype}")
     if array.flags.c_contiguous and array.flags.writeable:
         return array
     copy = np.empty(array.shape, array.dtype)

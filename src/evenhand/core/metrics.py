@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from evenhand.core.arrays import as_numpy, as_real, as_whole
+
 Array = Tensor | npt.ArrayLike
 
 
@@ -95,11 +97,16 @@ def identification(minority: Array, conflicting: Array, balanced: Array) -> Iden
     )
     if len(found) != len(truth):
         raise ValueError(f"minority and conflicting must be equally long, got {len(found)} and {len(truth)}")
+    rows = as_whole(_vector(balanced, "balanced"), "balanced")
+    if len(rows) == 0 or rows.min() < 0 or rows.max() >= len(truth):
+        raise ValueError(
+            f"balanced must hold indices between 0 and {len(truth) - 1}, got {rows[:5].tolist()} …"
+        )
     both = int((found & truth).sum())
     return Identification(
         identified=both / int(truth.sum()) if truth.any() else None,
         purity=both / int(found.sum()) if found.any() else None,
-        share=float(truth[_vector(balanced, "balanced")].mean()),
+        share=float(truth[rows].mean()),
     )
 
 
@@ -170,7 +177,7 @@ def mean_model_selection(test_wga: Array) -> Mean:
 
 
 def _vector(values: Array, name: str) -> npt.NDArray[Any]:
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    array = as_numpy(values, name)
     if array.ndim != 1:
         raise ValueError(f"{name} must hold one value per sample, got shape {array.shape}")
     return array
@@ -188,7 +195,7 @@ def _correct(predictions: Array, labels: Array) -> npt.NDArray[np.bool_]:
 
 
 def _candidates(values: Array, name: str) -> npt.NDArray[np.float64]:
-    array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
+    array = as_real(values, name).astype(np.float64)
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"{name} must be shaped (candidates, seeds), got {array.shape}")
     return array

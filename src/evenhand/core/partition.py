@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from evenhand.core.arrays import read_arrays
-from evenhand.core.kmeans import as_matrix, class_positions, two_means
+from evenhand.core.arrays import as_real, read_arrays
+from evenhand.core.kmeans import as_labels, as_matrix, class_positions, two_means
 from evenhand.core.summary import cut_in_two
 
+LARGEST = 1e100  # of a loss
 Cluster = Callable[[npt.NDArray[Any]], npt.ArrayLike]  # (samples, epochs) of one class -> 0/1 per sample
 
 
@@ -58,7 +59,7 @@ class Partition:
         """Read what `save` wrote."""
         fields = read_arrays(path, "a saved partition")
         try:
-            classes, reasons = _labels(fields["classes"]).tolist(), json.loads(str(fields.pop("unsplit")))
+            classes, reasons = as_labels(fields["classes"]).tolist(), json.loads(str(fields.pop("unsplit")))
             unsplit = {classes[position]: str(reason) for position, reason in reasons}
             parts = Partition(**{name: fields[name] for name in _ARRAYS}, unsplit=unsplit)
             parts._check()
@@ -70,7 +71,7 @@ class Partition:
 
     def _check(self) -> None:
         """Raise for arrays that do not belong together, as in a file that somebody has changed."""
-        num_samples, num_classes = len(_labels(self.labels)), len(self.classes)
+        num_samples, num_classes = len(as_labels(self.labels)), len(self.classes)
         shapes = {"minority": (num_samples,), "margin": (num_samples,), "separation": (num_classes,)}
         for name, shape in {**shapes, "sizes": (num_classes, 2), "classes": (num_classes,)}.items():
             if getattr(self, name).shape != shape:
@@ -106,13 +107,14 @@ def partition(
     >>> parts.minority.tolist(), parts.sizes.tolist(), parts.unsplit
     ([False, False, True, False], [[2, 1], [1, 0]], {1: 'one sample'})
     """
-    if np.ndim(losses) == 1:
+    losses = as_real(losses, "losses")
+    if losses.ndim == 1:
         if cluster is not None:
             raise ValueError(
                 "cluster splits histories; numbers, one per sample, are split exactly without it"
             )
-        return _of_numbers(losses, _labels(labels))
-    histories, names = _losses(losses), _labels(labels)
+        return _of_numbers(losses, as_labels(labels))
+    histories, names = _losses(losses), as_labels(labels)
     if len(names) != len(histories):
         raise ValueError(
             f"losses and labels must have one row per sample, got {len(histories)} and {len(names)}"
@@ -140,12 +142,13 @@ def partition(
 
 def _of_numbers(losses: Tensor | npt.ArrayLike, labels: npt.NDArray[Any]) -> Partition:
     """The partition of one number per sample; no array here is larger than the numbers themselves."""
-    values = losses.detach().cpu().numpy() if isinstance(losses, Tensor) else np.asarray(losses)
-    if values.dtype.kind not in "fiub" or len(values) == 0 or len(values) != len(labels):
+    values = as_real(losses, "losses")
+    if len(values) == 0 or len(values) != len(labels):
         raise ValueError(
             f"losses and labels must hold one number each per sample, got {len(values)} {values.dtype} "
             f"and {len(labels)} labels"
         )
+    _check_size(values)
     values = values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
     classes = np.unique(labels)
     minority, margin = np.zeros(len(values), bool), np.zeros(len(values), np.float32)
@@ -155,8 +158,9 @@ def _of_numbers(losses: Tensor | npt.ArrayLike, labels: npt.NDArray[Any]) -> Par
         rows = labels == label
         cut = cut_in_two(values[rows])
         sizes[c] = sorted(cut.sizes, reverse=True)
-        if cut.sizes[1] == 0:
-            unsplit[label.item()] = _reason(cut.sizes[0], cut.total)
+        if cut.sizes[1] == 0 or cut.total == 0:  # differences whose squares are zero are none
+            sizes[c] = rows.sum(), 0
+            unsplit[label.item()] = _reason(int(rows.sum()), cut.total)
             continue
         separation[c] = 1 - cut.inertia / cut.total
         above = cut.sizes[1] <= cut.sizes[0]  # of equals, the one with the higher losses is the minority
@@ -188,20 +192,17 @@ def _losses(losses: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
             f"losses must be finite, got {values[sample, epoch]} for sample {sample} in epoch {epoch}; "
             "a training that diverges needs a lower learning rate"
         )
+    _check_size(values)
     return values
 
 
-def _labels(labels: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
-    names = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if names.ndim != 1:
-        raise ValueError(f"labels must hold one class per sample, got shape {names.shape}")
-    if names.dtype.kind not in "iubU":
-        raise ValueError(f"labels must be whole numbers or strings, got {names.dtype}")
-    if names.dtype.kind == "U" and names.size and names.dtype.itemsize:
-        codes = np.ascontiguousarray(names.astype(names.dtype.newbyteorder("="))).view(np.uint32)
-        if codes.max() > 0x10FFFF:  # only a damaged file holds such; Python cannot even print them
-            raise ValueError("labels must be strings of Unicode characters, but some hold others")
-    return names
+def _check_size(values: npt.NDArray[Any]) -> None:
+    """Raise for numbers whose squares may overflow; only float64 can hold such."""
+    if values.dtype == np.float64 and max(values.max(), -values.min()) > LARGEST:
+        raise ValueError(
+            f"losses must lie between -{LARGEST:g} and {LARGEST:g}, got {values.min():g} to {values.max():g}; "
+            "a training that diverges needs a lower learning rate"
+        )
 
 
 def _own_clusters(

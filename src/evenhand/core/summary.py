@@ -10,6 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from evenhand.core.arrays import as_real
+
 Of = Literal["loss", "error"]  # the loss itself, or 1 - exp(-loss): the probability of any other label
 _CHUNK = 1 << 22  # numbers worked on at once
 
@@ -36,8 +38,20 @@ class LossSummary:
 
     def record(self, index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> None:
         """Add the losses of one batch, (batch,), of the samples at `index`, (batch,) integers."""
-        where = torch.as_tensor(index, device=self.sums.device)
-        values = torch.as_tensor(losses, device=self.sums.device).detach().float()
+        where, values = (
+            given if isinstance(given, Tensor) else torch.from_numpy(np.array(as_real(given, name)))
+            for given, name in ((index, "index"), (losses, "losses"))
+        )
+        if (
+            where.is_floating_point()
+            or where.is_complex()
+            or where.dtype == torch.bool
+            or values.is_complex()
+        ):
+            raise ValueError(
+                f"index must hold whole numbers and losses real ones, got {where.dtype} and {values.dtype}"
+            )
+        where, values = where.to(self.sums.device, torch.int64), values.detach().to(self.sums.device).float()
         if values.ndim != 1 or where.shape != values.shape:
             raise ValueError(
                 f"index and losses must hold one value per sample, got shapes {tuple(where.shape)} and "
@@ -47,8 +61,8 @@ class LossSummary:
             low, high = int(where.min()), int(where.max())
             if low < 0 or high >= self.num_samples:
                 raise ValueError(f"index must lie in 0 … {self.num_samples - 1}, got {low} … {high}")
-        self.sums.index_add_(0, where.long(), _measured(values, self.of))
-        self.counts.index_add_(0, where.long(), torch.ones_like(where, dtype=torch.int32))
+        self.sums.index_add_(0, where, _measured(values, self.of))
+        self.counts.index_add_(0, where, torch.ones_like(where, dtype=torch.int32))
 
     def merge(self, other: LossSummary) -> None:
         """Take in what another process has recorded of the same samples."""

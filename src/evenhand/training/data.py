@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenhand.core.arrays import as_numpy, as_real, as_whole
 from evenhand.core.rebalance import Balanced
 from evenhand.training.recipe import Recipe
 
@@ -54,15 +55,18 @@ class Split:
     copies: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) bool: drawn copies
 
     def __post_init__(self) -> None:
-        y = torch.as_tensor(np.asarray(self.y), dtype=torch.int64)
+        object.__setattr__(self, "x", _storage(self.x))
+        y = torch.from_numpy(np.array(_whole(self.y, "y")))
         object.__setattr__(self, "y", y)
         if y.ndim != 1:
             raise ValueError(f"y must hold one label per sample, got shape {tuple(y.shape)}")
+        if len(y) and int(y.min()) < 0:
+            raise ValueError(f"y must hold labels from 0 upwards, got {int(y.min())}")
         for name in ("group", "weight", "rows", "index", "copies"):
             value = getattr(self, name)
             if value is None:
                 continue
-            value = torch.as_tensor(np.asarray(value))
+            value = torch.from_numpy(np.array(as_real(value, name)))
             if value.shape != y.shape:
                 raise ValueError(
                     f"{name} must hold one value per sample, got {tuple(value.shape)} for {len(y)}"
@@ -82,7 +86,11 @@ class Split:
 
     def take(self, indices: Balanced | Tensor | np.ndarray | Iterable[int]) -> Split:
         """The samples at these positions, without copying data; remembers which rows are drawn copies."""
-        chosen = torch.as_tensor(np.asarray(indices), dtype=torch.int64)
+        chosen = torch.from_numpy(np.array(as_whole(_listed(indices), "indices")))
+        if chosen.ndim != 1 or (len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(self)):
+            raise ValueError(
+                f"indices must be a list of numbers between 0 and {len(self) - 1}, got {indices!r}"
+            )
         copies = self.copies[chosen]
         if isinstance(indices, Balanced):
             copies = copies.clone()
@@ -100,6 +108,32 @@ class Split:
     def without_groups(self) -> Split:
         """The same samples with the group annotations hidden."""
         return dataclasses.replace(self, group=None)
+
+
+def _storage(x: Any) -> Any:
+    """Inputs as torch can take them, or a sentence on why not; a dataset is left as it is."""
+    if isinstance(x, (list, np.ndarray)) and not (isinstance(x, np.ndarray) and x.dtype.isnative and x.ndim):
+        x = as_numpy(x, "x")
+    if isinstance(x, (Tensor, np.ndarray)):
+        if x.ndim == 0 or (isinstance(x, np.ndarray) and x.dtype.kind not in "fiub"):
+            raise ValueError(f"x must hold numbers of every sample, got {x.dtype} of shape {tuple(x.shape)}")
+        # torch takes neither a reversed array nor numbers longer than eight bytes.
+        odd = isinstance(x, np.ndarray) and (any(step < 0 for step in x.strides) or x.dtype.itemsize > 8)
+        return np.ascontiguousarray(as_numpy(x, "x")) if odd else x
+    if not hasattr(x, "__len__") or not hasattr(x, "__getitem__") or isinstance(x, (str, bytes, dict)):
+        raise ValueError(f"x must be an array or a Dataset with a length, got {type(x).__name__}")
+    return x
+
+
+def _whole(values: Any, name: str) -> np.ndarray:
+    """Labels: whole numbers, of which truth values are two."""
+    array = as_numpy(values, name)
+    return array.astype(np.int64) if array.dtype.kind == "b" else as_whole(array, name)
+
+
+def _listed(indices: Any) -> Any:
+    known = isinstance(indices, (Tensor, np.ndarray)) or hasattr(indices, "__array__")
+    return indices if known or not isinstance(indices, Iterable) else list(indices)
 
 
 def as_input(item: Any) -> Tensor:
@@ -165,6 +199,8 @@ def _content(split: Split) -> list[Tensor | np.ndarray | str]:
     """What of a split's inputs can be told apart cheaply: all of an array, some items of a dataset."""
     if isinstance(split.x, (Tensor, np.ndarray)):
         return [split.x]
+    if len(split.x) == 0:
+        return []
     with fixed_randomness():  # so that a dataset that augments at random is recognised
         rows = np.unique(np.linspace(0, len(split.x) - 1, 64).astype(int))
         return [as_input(split.x[int(row)]).clone() for row in rows]
