@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
@@ -88,15 +89,6 @@ def evidence(
             "seconds": round(baseline.timing["unshared"] + record.timing["unshared"], 1),
         },
     )
-
-
-def with_backbone(found: Evidence, backbone: Backbone) -> Evidence:
-    """The same, its two models being whole networks instead of last layers."""
-    from safetensors.torch import load
-
-    files = {name: backbone.whole(load(content)) for name, content in found.files.items()}
-    about = {**found.about, "model": f"linear on features of {backbone.name}", "size": backbone.size}
-    return dataclasses.replace(found, files=files, about=about)
 
 
 def _history(record: Record, name: str, epochs: int) -> np.ndarray:
@@ -212,6 +204,12 @@ class Backbone:
         buffer = io.BytesIO()
         np.save(buffer, np.concatenate(rows), allow_pickle=False)
         write_bytes(file, buffer.getvalue())
+
+    def finished(self, found: Evidence) -> Evidence:
+        """The same, its two models being whole networks instead of last layers."""
+        files = {name: self.whole(read_safetensors(content)) for name, content in found.files.items()}
+        about = {**found.about, "model": f"linear on features of {self.name}", "size": self.size}
+        return dataclasses.replace(found, files=files, about=about)
 
     def whole(self, head: Mapping[str, Tensor]) -> bytes:
         """The complete network with a trained last layer, in torchvision's names, the scaling folded in."""

@@ -17,13 +17,14 @@ from evenhand import tasks
 from evenhand.audit import estimators, networks
 from evenhand.audit.choice import recommend, side_by_side
 from evenhand.audit.evidence import Evidence
+from evenhand.audit.text_model import TextModel
 from evenhand.audit.triage import Triage, sort_out
 from evenhand.audit.verdict import Verdict, judge
 from evenhand.tasks import folder, own, table
 from evenhand.tasks.own import Own
 from evenhand.training import progress
 from evenhand.training.data import Task
-from evenhand.training.models import make_model
+from evenhand.training.models import OWN, make_model
 
 CHEAP_FOLDS, FOLDS = 4, 2  # of trainings that take seconds, and of others
 
@@ -69,34 +70,47 @@ def audit(
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder, got the file {out}; name another place")
     data, task = read(source, label=label, text=text, image=image, group=group, header=header)
-    make = own_model(model, data) if model is not None and data.kind != "images" else None
-    if task is None and data.kind != "images" and (make is None or not isinstance(make(), nn.Module)):
-        found = estimators.evidence(data, own=make, seed=seed, epochs=epochs)
-        return _judged(source, data, found, None, seed)
-    task, backbone = _task(data, task, model, {"size": size, "device": device, "frozen": frozen})
+    if task is None and data.kind != "images" and not _is_folder(model, data):
+        make = None if model is None else own_model(model, data)
+        if make is None or not isinstance(make(), nn.Module):
+            found = estimators.evidence(data, own=make, seed=seed, epochs=epochs)
+            return _judged(source, data, found, None, seed)
+    images = {"size": size, "device": device, "frozen": frozen}
+    data, task, finish = _task(data, task, model, images)
+    cheap = isinstance(finish, networks.Backbone) or (finish is None and data.kind != "images")
     found = networks.evidence(
         task,
         seed=seed,
         epochs=epochs,
         runs=out / "runs",
         device=device,
-        num_folds=CHEAP_FOLDS if backbone is not None or data.kind != "images" else FOLDS,
+        num_folds=CHEAP_FOLDS if cheap else FOLDS,
         show=show or progress.choose(),
     )
-    if backbone is not None:
-        found = networks.with_backbone(found, backbone)
-    return _judged(source, data, found, task, seed)
+    return _judged(source, data, found if finish is None else finish.finished(found), task, seed)
+
+
+def _is_folder(model: str | None, data: Own) -> bool:
+    """Whether --model is a folder of a Hugging Face model, or can only be meant as one."""
+    if model is None or model in OWN or (":" in model and not Path(model).is_dir()):
+        return False
+    if Path(model).is_dir() and data.kind != "text":
+        raise ValueError(f"--model {model} is a folder: such a model classifies texts; add --text COLUMN")
+    return data.kind == "text"
 
 
 def _task(
     data: Own, task: Task | None, model: str | None, images: dict[str, Any]
-) -> tuple[Task, networks.Backbone | None]:
-    """What a network is trained on."""
+) -> tuple[Own, Task, networks.Backbone | TextModel | None]:
+    """What a network is trained on, with notes on it; and who makes whole models of what it leaves."""
+    if _is_folder(model, data):
+        texts = TextModel(Path(str(model)), data.class_names)
+        return *texts.task(data), texts
     if task is None and data.kind == "images":
-        return networks.image_task(data, model=model, **images)
+        return data, *networks.image_task(data, model=model, **images)
     task = task or table.task(data)
     recipe = task.recipe if model is None else task.recipe.replace(model=model)
-    return dataclasses.replace(task, recipe=recipe), None
+    return data, dataclasses.replace(task, recipe=recipe), None
 
 
 def _judged(source: str, data: Own, found: Evidence, task: Task | None, seed: int) -> Audited:

@@ -29,7 +29,11 @@ def audit(
     ] = None,
     header: Annotated[bool, typer.Option(help="Whether a CSV's first line names its columns.")] = True,
     model: Annotated[
-        str | None, typer.Option(help="cnn, resnet18, … or module:function (a network or an estimator).")
+        str | None,
+        typer.Option(
+            help="cnn, resnet18, … or module:function (a network or an estimator); "
+            "with --text, a folder of a Hugging Face model."
+        ),
     ] = None,
     size: Annotated[int | None, typer.Option(help="Pixels on each side of an image.", min=8)] = None,
     frozen: Annotated[

@@ -1,0 +1,287 @@
+"""A Hugging Face model in a local folder, fine-tuned on texts: ids of tokens in, logits out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load as read_safetensors
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor, nn
+
+from evenhand.audit.evidence import Evidence
+from evenhand.tasks.own import Own
+from evenhand.training.data import Task, checksum
+from evenhand.training.recipe import Recipe
+from evenhand.training.store import json_bytes
+
+TRANSFORMERS_NEEDED = "a Hugging Face model needs transformers: pip install 'evenhand[transformers]'"
+LONGEST = 256  # tokens of a text; the time of a training grows with them
+CHUNK = 1000  # texts that are cut into tokens at a time
+# Of the validation accuracy's best epoch, because a pretrained network soon learns small data by heart.
+TUNED = Recipe(
+    model="transformers",
+    lr=2e-5,
+    epochs=6,
+    batch_size=16,
+    check_every=1,
+    patience=3,
+    keep="best",
+    compile="off",
+)
+FRESH = TUNED.replace(lr=5e-4, epochs=20, batch_size=32, patience=5)
+LOCAL = {
+    "local_files_only": True,
+    "trust_remote_code": False,
+}  # nothing is downloaded, no code of a folder runs
+UNFIT = {
+    "auto_map": "brings code of its own, which evenhand does not run",
+    "quantization_config": "is quantised, and such weights cannot be trained",
+}
+
+
+class Classifier(nn.Module):
+    """The model as the engine calls it: padded ids (batch, length) to logits (batch, classes)."""
+
+    def __init__(self, model: nn.Module, padding: int) -> None:
+        super().__init__()
+        self.model, self.padding = model, padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = x != self.padding
+        mask[:, 0] = True  # attention to nothing is not a number, and a text may be empty
+        length = int(mask.any(0).nonzero().max()) + 1  # a batch of short texts costs little
+        outputs: Tensor = self.model(
+            input_ids=x[:, :length].long(), attention_mask=mask[:, :length].long()
+        ).logits
+        return outputs
+
+
+class TextModel:
+    """A model folder, read and found sound before anything is trained."""
+
+    def __init__(self, folder: Path, class_names: tuple[str, ...]) -> None:
+        self.folder, self.class_names = folder, class_names
+        self.has_weights = _check(folder)
+        self.library = _transformers()
+        with self._reading("config"):
+            names = dict(enumerate(class_names))
+            self.config = self.library.AutoConfig.from_pretrained(
+                folder, id2label=names, label2id={name: label for label, name in names.items()}, **LOCAL
+            )
+        with self._reading("tokenizer"):
+            self.tokenizer = self.library.AutoTokenizer.from_pretrained(folder, **LOCAL)
+        self._check_tokenizer()
+        positions = getattr(self.config, "max_position_embeddings", None) or LONGEST
+        self.tokenizer.model_max_length = min(self.tokenizer.model_max_length, positions, LONGEST)
+        self.config.pad_token_id = self.tokenizer.pad_token_id
+        self.config.problem_type = "single_label_classification"
+        with tempfile.TemporaryDirectory() as place:  # as it is now: using it changes its settings
+            self.tokenizer.save_pretrained(place)
+            self.tokenizer_files = {file.name: file.read_bytes() for file in Path(place).glob("*.*")}
+
+    def _check_tokenizer(self) -> None:
+        # Without its files the library makes an empty tokenizer, to which every word is unknown.
+        names = set(self.tokenizer.vocab_files_names.values()) or {"tokenizer_config.json"}
+        if not any((self.folder / name).is_file() for name in names):
+            raise ValueError(
+                f"expected a tokenizer in {self.folder}, but it has none of {', '.join(sorted(names))}; "
+                "save it there with tokenizer.save_pretrained"
+            )
+        if self.tokenizer.pad_token is None:
+            if self.tokenizer.eos_token is None:
+                raise ValueError(
+                    f"the tokenizer in {self.folder} has neither a padding nor an end token; add one"
+                )
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+
+    @contextlib.contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        """Quietly; and whatever goes wrong is said in one sentence."""
+        logging = self.library.logging
+        verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            yield
+        except Exception as error:  # the library raises many kinds
+            first = str(error).strip().split("\n")[0]
+            raise ValueError(
+                f"the {what} in {self.folder} cannot be used: {first}; expected a folder that "
+                "save_pretrained has written, of a model that transformers knows"
+            ) from error
+        finally:
+            logging.set_verbosity(verbosity)
+            if bar:
+                logging.enable_progress_bar()
+
+    def make(self) -> Classifier:
+        """The model with the folder's weights; what they lack, such as the last layer, is fresh."""
+        return self._made()[0]
+
+    def _made(self) -> tuple[Classifier, list[str]]:
+        """The model, and the names of the weights that are fresh though others came from the folder."""
+        auto, fresh = self.library.AutoModelForSequenceClassification, []
+        with self._reading("model"):
+            if self.has_weights:
+                model, found = auto.from_pretrained(
+                    self.folder,
+                    config=self.config,
+                    use_safetensors=True,
+                    ignore_mismatched_sizes=True,  # of the last layer, when there are other classes
+                    output_loading_info=True,
+                    **LOCAL,
+                )
+                fresh = sorted({*found["missing_keys"], *(key[0] for key in found["mismatched_keys"])})
+            else:
+                model = auto.from_config(self.config, trust_remote_code=False)
+        return Classifier(model.float(), self.tokenizer.pad_token_id), fresh
+
+    def task(self, data: Own) -> tuple[Own, Task]:
+        """The texts as padded ids of tokens, (samples, length) int32; and what is to be said about them."""
+        rows, cut = self._tokens(data.texts)
+        ids = np.full((len(rows), max(max(map(len, rows)), 1)), self.tokenizer.pad_token_id, dtype=np.int32)
+        for number, row in enumerate(rows):
+            ids[number, : len(row)] = row
+        notes = [*data.notes, *self._try(ids)]
+        if cut:
+            notes.append(
+                f"{cut:,} of {len(rows):,} texts were cut after {self.tokenizer.model_max_length} tokens"
+            )
+        group = [] if data.group is None else [data.group]
+        task = Task(
+            name="text",
+            **data.splits(torch.from_numpy(ids)),
+            class_names=data.class_names,
+            group_names=data.group_names,
+            recipe=TUNED if self.has_weights else FRESH,
+            make_model=self.make,
+            checksum=checksum(ids, *data.class_names, data.y, data.split, *group, _digest(self.folder)),
+        )
+        return dataclasses.replace(data, notes=tuple(notes)), task
+
+    def _tokens(self, texts: list[str]) -> tuple[list[list[int]], int]:
+        """Every text's ids, at most the model's length of them, and how many texts had more."""
+        most = self.tokenizer.model_max_length
+
+        def some(chunk: list[str], most: int) -> list[list[int]]:
+            tokens = self.tokenizer(chunk, truncation=True, max_length=most, return_attention_mask=False)
+            return [list(row) for row in tokens["input_ids"]]
+
+        rows, cut = [], 0
+        with self._reading("tokenizer"):
+            for start in range(0, len(texts), CHUNK):
+                chunk = texts[start : start + CHUNK]
+                found = some(chunk, most)
+                full = [text for text, row in zip(chunk, found, strict=True) if len(row) == most]
+                cut += sum(len(row) > most for row in some(full, most + 1)) if full else 0
+                rows += found
+        return rows, cut
+
+    @torch.no_grad()
+    def _try(self, ids: np.ndarray) -> list[str]:
+        """Show the model its longest text, before hours of training; what is to be said of its weights."""
+        model, fresh = self._made()
+        inner: Any = model.model
+        known = inner.get_input_embeddings().weight.shape[0]
+        if ids.max() >= known:
+            raise ValueError(
+                f"the tokenizer and the model in {self.folder} do not belong together: "
+                f"it gives ids up to {ids.max():,}, and the model knows {known:,}"
+            )
+        longest = int((ids != self.tokenizer.pad_token_id).sum(1).argmax())
+        with self._reading("model"):
+            shape = tuple(model.eval()(torch.from_numpy(ids[[longest]])).shape)
+        if shape != (1, len(self.class_names)):
+            raise ValueError(f"expected logits of {len(self.class_names)} classes, got shape {shape}")
+        self.kind = type(inner).__name__
+        if not self.has_weights:
+            return [f"{self.folder.name} holds no weights, so the model was trained from fresh ones"]
+        body = [name for name in fresh if name.startswith(f"{inner.base_model_prefix}.")]
+        if len(body) > len(list(inner.base_model.parameters())) / 2:
+            raise ValueError(
+                f"the weights in {self.folder} are not of this model: {len(body)} of its parameters are not "
+                f"among them, such as {body[0]}"
+            )
+        return [f"fresh weights, not from {self.folder.name}: {', '.join(fresh)}"] if fresh else []
+
+    def finished(self, found: Evidence) -> Evidence:
+        """The same, its two models being folders like the one they came from."""
+        config = {**json.loads(self.config.to_json_string()), "architectures": [self.kind]}
+        for name in ("dtype", "torch_dtype", "_name_or_path"):  # of the folder, not of these
+            config.pop(name, None)
+        files = dict[str, bytes]()
+        for name, content in found.files.items():
+            folder = name.removesuffix(".safetensors")
+            state = {key.removeprefix("model."): value for key, value in read_safetensors(content).items()}
+            files[f"{folder}/model.safetensors"] = safetensors_bytes(state, metadata={"format": "pt"})
+            files[f"{folder}/config.json"] = json_bytes(config)
+            files.update({f"{folder}/{each}": content for each, content in self.tokenizer_files.items()})
+        about = {**found.about, "model": f"{self.kind} of {self.folder.name}"}
+        return dataclasses.replace(found, files=files, about=about)
+
+
+def _check(folder: Path) -> bool:
+    """Whether there are weights; refuses what is no model, and what would need code of others to run."""
+    if not folder.is_dir():
+        raise ValueError(
+            "--model of --text must be mlp, linear, module:function or a folder with a Hugging Face model, "
+            f"but there is no folder {folder}; nothing is downloaded: download the model to a folder first"
+        )
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"expected a Hugging Face model, but {folder} holds no config.json")
+    if (folder / "adapter_config.json").exists():
+        raise ValueError(f"{folder} holds an adapter; merge it into its model and save that one")
+    try:
+        json.loads(
+            (folder / "config.json").read_bytes(), object_hook=lambda part: _check_config(part, folder)
+        )
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder / 'config.json'} is not JSON: {error}; fetch it again") from error
+    if any((folder / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
+        return True
+    others = sorted(
+        each.name for end in ("bin", "h5", "msgpack", "safetensors") for each in folder.glob(f"*.{end}")
+    )
+    if others:
+        raise ValueError(
+            f"expected weights in {folder / 'model.safetensors'}, got {', '.join(others[:3])}; no pickle is "
+            "read: save the model once more with save_pretrained(safe_serialization=True)"
+        )
+    return False
+
+
+def _check_config(part: dict[str, Any], folder: Path) -> dict[str, Any]:
+    for key, value in part.items():
+        if key in UNFIT and value:
+            raise ValueError(f"the model in {folder} {UNFIT[key]} ({key} in its config.json)")
+        if key.endswith("_implementation") and "/" in str(
+            value
+        ):  # a name of the hub, to be downloaded and run
+            raise ValueError(f"the model in {folder} {UNFIT['auto_map']} ({key} in its config.json: {value})")
+    return part
+
+
+def _digest(folder: Path) -> str:
+    """Of what the model is made from; the tokenizer is known by its ids."""
+    digest = hashlib.sha256()
+    for file in (folder / "config.json", *sorted(folder.glob("*.safetensors"))):
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def _transformers() -> Any:
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise ImportError(TRANSFORMERS_NEEDED) from error
