@@ -1,0 +1,102 @@
+"""What recording costs: an epoch of the engine with and without it, as a ratio from one run.
+
+    python benchmarks/history.py [--data ROOT] [--smoke]
+
+Epochs of both kinds alternate, so that a noisy machine is equally noisy to both. The recorded epochs keep
+every sample's loss and correctness; the pass over the validation set is switched on in both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import common
+import torch
+
+from evenhand import tasks
+from evenhand.core.history import LossHistory
+from evenhand.training.models import make_model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args()
+    print(common.machine())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    spec = "digits" if options.smoke or options.data is None else "cmnist"
+    task = tasks.load(spec, options.data)
+    size = task.recipe.batch_size
+    x = torch.as_tensor(task.train.x)[task.train.rows].to(device)
+    y = task.train.y.to(device)
+    model = make_model("cnn", shape=tuple(x.shape[1:]), num_classes=task.num_classes).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), fused=device.type == "cuda" or None)
+    pairs = 3 if options.smoke else 15
+    with tempfile.TemporaryDirectory() as folder:
+        history = LossHistory(len(y), path=Path(folder) / "losses.npy")
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(2 * pairs + 2):
+            recorded = number % 2 == 0
+            common.finish()
+            begun = time.perf_counter()
+            epoch(model, optimizer, x, y, size, history if recorded else None)
+            common.finish()
+            if number > 1:
+                times[recorded].append(time.perf_counter() - begun)
+    without, recording = statistics.median(times[False]), statistics.median(times[True])
+    own = alone(len(y), size, device)
+    print(f"\n{spec}, {len(y):,} samples, batches of {size}, six-layer CNN, {device.type}")
+    common.table(
+        ["", "milliseconds an epoch", "share"],
+        [
+            ("without recording", f"{1000 * without:.1f}", ""),
+            ("with recording", f"{1000 * recording:.1f}", f"{100 * (recording / without - 1):+.2f}%"),
+            ("the recording by itself", f"{1000 * own:.2f}", f"{100 * own / without:.2f}%"),
+        ],
+    )
+
+
+def epoch(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    size: int,
+    history: LossHistory | None,
+) -> None:
+    """One pass over the data; the per-sample losses are computed either way, as the mean needs them."""
+    for index in torch.randperm(len(y), device=y.device).split(size):
+        inputs = x[index].float() / 255 if x.dtype == torch.uint8 else x[index]
+        losses = torch.nn.functional.cross_entropy(model(inputs), y[index], reduction="none")
+        if history is not None:
+            history.record(index, losses.detach())
+        optimizer.zero_grad(set_to_none=True)
+        losses.mean().backward()
+        optimizer.step()
+    if history is not None:
+        history.end_epoch()
+
+
+def alone(samples: int, size: int, device: torch.device) -> float:
+    """Seconds of recording one epoch with nothing beside it."""
+    with tempfile.TemporaryDirectory() as folder:
+        history = LossHistory(samples, path=Path(folder) / "losses.npy")
+        losses = torch.rand(samples, device=device)
+
+        def work() -> None:
+            for index in torch.randperm(samples, device=device).split(size):
+                history.record(index, losses[index])
+            history.end_epoch()
+
+        return common.seconds(work, repeats=9)
+
+
+if __name__ == "__main__":
+    main()

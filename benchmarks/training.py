@@ -1,0 +1,223 @@
+"""The engine against the loops that people write: samples per second and final accuracy, ratios from one run.
+
+    python benchmarks/training.py --data ROOT             cMNIST, batches of 2048, the six-layer CNN
+    python benchmarks/training.py --data ROOT --accuracy  also trains three seeds of each for 15 epochs
+    python benchmarks/training.py --smoke                 digits, a few steps; shows that it runs
+
+The rivals read a torch Dataset that normalises each image, through a DataLoader with workers and pinned
+memory, in fp32 and in bf16; with Lightning where it is installed. Ours is `Run.fit` as every method uses
+it, as `Recipe` chooses by itself and compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import common
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from evenhand import Task, tasks
+from evenhand.core.metrics import mean_accuracy
+from evenhand.training.models import make_model
+from evenhand.training.progress import Silent
+from evenhand.training.run import Run
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+TRAINED = 15  # epochs, for the accuracies
+
+
+class Images(Dataset[tuple[Tensor, Tensor]]):
+    """The training set as a usual dataset: one image at a time, made float and normalised."""
+
+    def __init__(self, task: Task) -> None:
+        self.x, self.y = np.asarray(task.train.x)[task.train.rows.numpy()], task.train.y
+        mean, std = task.mean or (0.0,) * 3, task.std or (1.0,) * 3
+        self.mean, self.std = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        x = torch.from_numpy(self.x[row])
+        return ((x.float() / 255 if x.dtype == torch.uint8 else x) - self.mean) / self.std, self.y[row]
+
+
+def fresh(task: Task, seed: int) -> nn.Module:
+    shape = tuple(np.asarray(task.train.x[int(task.train.rows[0])]).shape)
+    return make_model("cnn", shape=shape, num_classes=task.num_classes, seed=seed).to(DEVICE)
+
+
+def usual_loop(task: Task, seed: int, workers: int, *, bf16: bool) -> Iterator[nn.Module]:
+    """A training loop as it stands in most repositories."""
+    torch.manual_seed(seed)
+    model, recipe = fresh(task, seed), task.recipe
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
+    loader = DataLoader(
+        Images(task),
+        recipe.batch_size,
+        shuffle=True,
+        num_workers=workers,
+        pin_memory=DEVICE.type == "cuda",
+        persistent_workers=workers > 0,
+    )
+    while True:
+        model.train()
+        for x, y in loader:
+            x, y = x.to(DEVICE, non_blocking=True), y.to(DEVICE, non_blocking=True)
+            optimizer.zero_grad()
+            with torch.autocast(DEVICE.type, dtype=torch.bfloat16, enabled=bf16):
+                loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        yield model
+
+
+def ours(task: Task, seed: int, compiled: str, epochs: int, *, recorded: bool) -> tuple[float, nn.Module]:
+    """The engine: seconds of a training of so many epochs, checkpoints included, and its model."""
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = task.recipe.replace(compile=compiled, precision="bf16" if DEVICE.type == "cuda" else "fp32")
+        path = Path(folder) / "task" / "method" / "run"
+        run = Run(
+            task.without_groups(), recipe, seed=seed, path=path, identity={}, device=DEVICE, show=Silent()
+        )
+        rows = None if recorded else run.train.take(np.arange(len(run.train)))
+        common.finish()
+        begun = time.perf_counter()
+        fit = run.fit("erm", rows, stop=epochs)
+        common.finish()
+        return time.perf_counter() - begun, fit.model
+
+
+def ours_an_epoch(task: Task, compiled: str, epochs: int, *, recorded: bool) -> float:
+    """Seconds an epoch: of a longer training less a shorter one, so that starting does not count."""
+    ours(task, 0, compiled, 1, recorded=recorded)  # compiles
+    short, long = (ours(task, 0, compiled, number, recorded=recorded)[0] for number in (2, epochs + 2))
+    return (long - short) / epochs
+
+
+def lightning_loop(task: Task, seed: int, workers: int, epochs: int) -> float:
+    """Seconds an epoch of Lightning's Trainer in bf16, after the first."""
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.marks = fresh(task, seed), []
+
+        def training_step(self, batch: Any, _: int) -> Tensor:
+            return F.cross_entropy(self.model(batch[0]), batch[1])
+
+        def on_train_epoch_end(self) -> None:
+            common.finish()
+            self.marks.append(time.perf_counter())
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.parameters(), lr=task.recipe.lr)
+
+    loader = DataLoader(
+        Images(task),
+        task.recipe.batch_size,
+        shuffle=True,
+        num_workers=workers,
+        pin_memory=DEVICE.type == "cuda",
+        persistent_workers=workers > 0,
+    )
+    module = Module()
+    lightning.Trainer(
+        max_epochs=epochs + 1,
+        accelerator="gpu" if DEVICE.type == "cuda" else "cpu",
+        devices=1,
+        precision="bf16-mixed" if DEVICE.type == "cuda" else "32-true",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    ).fit(module, loader)
+    return statistics.median(np.diff(module.marks))
+
+
+def timed(epochs: Iterator[nn.Module], number: int) -> float:
+    """The median seconds of an epoch, after one to warm up."""
+    next(epochs)
+    times = []
+    for _ in range(number):
+        common.finish()
+        begun = time.perf_counter()
+        next(epochs)
+        common.finish()
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times)
+
+
+def accuracy(task: Task, model: nn.Module) -> float:
+    """Validation accuracy."""
+    model.eval()
+    data = Images(dataclasses.replace(task, train=task.val))
+    with torch.no_grad():
+        batches = (
+            torch.stack([data[row][0] for row in rows]) for rows in torch.arange(len(data)).split(1024)
+        )
+        guesses = [model(x.to(DEVICE)).argmax(1).cpu() for x in batches]
+    return mean_accuracy(torch.cat(guesses), task.val.y)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--accuracy", action="store_true")
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args()
+    task = tasks.load("digits" if options.smoke else "cmnist", options.data)
+    epochs, workers = (1, 0) if options.smoke else (options.epochs, options.workers)
+    print(
+        common.machine(), f"; {task.name}, {len(task.train):,} samples, batches of {task.recipe.batch_size}"
+    )
+    usual = {"DataLoader, fp32": False, "DataLoader, bf16": True}
+    own = {"ours": "off", "ours, compiled": "on"} if DEVICE.type == "cuda" else {"ours": "off"}
+    took = {name: timed(usual_loop(task, 0, workers, bf16=bf16), epochs) for name, bf16 in usual.items()}
+    for name, compiled in own.items():
+        took[name] = ours_an_epoch(task, compiled, epochs, recorded=False)
+        took[f"{name}, recorded"] = ours_an_epoch(task, compiled, epochs, recorded=True)
+    try:
+        took["Lightning, bf16"] = lightning_loop(task, 0, workers, epochs)
+    except ImportError:
+        print("Lightning is not installed")
+    first, second = took["DataLoader, fp32"], took["DataLoader, bf16"]
+    rows = [
+        (name, f"{1000 * t:.0f}", f"{len(task.train) / t:,.0f}", f"{first / t:.1f}", f"{second / t:.1f}")
+        for name, t in took.items()
+    ]
+    common.table(["loop", "ms an epoch", "samples/s", "times the fp32 loop", "times the bf16 loop"], rows)
+    if options.accuracy:
+        print()
+        scores: dict[str, list[str]] = {}
+        for seed in range(3):
+            for name, bf16 in usual.items():
+                loop = usual_loop(task, seed, workers, bf16=bf16)
+                model = next(itertools.islice(loop, TRAINED - 1, None))
+                scores.setdefault(name, []).append(f"{100 * accuracy(task, model):.2f}")
+            for name, compiled in own.items():
+                model = ours(task, seed, compiled, TRAINED, recorded=False)[1]
+                scores.setdefault(name, []).append(f"{100 * accuracy(task, model):.2f}")
+        rows = [(name, *values) for name, values in scores.items()]
+        common.table([f"validation accuracy after {TRAINED} epochs", "seed 0", "seed 1", "seed 2"], rows)
+
+
+if __name__ == "__main__":
+    main()
