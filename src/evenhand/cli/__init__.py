@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 
 import typer
 
-from evenhand.cli import train, audit, bench, results, data, apply  # isort: skip  # each adds its commands
-from evenhand.cli.common import app
+from evenhand.cli import train, audit, bench, results, data, apply, doctor  # isort: skip  # each adds its commands
+from evenhand.cli.common import app, plain_warning, printable
 
-__all__ = ["app", "apply", "audit", "bench", "data", "main", "results", "train"]
+__all__ = ["app", "apply", "audit", "bench", "data", "doctor", "main", "results", "train"]
 
 
 def main() -> None:
@@ -21,13 +22,19 @@ def main() -> None:
     logger = logging.getLogger("evenhand")
     logger.handlers, logger.propagate = [logging.StreamHandler(sys.stderr)], False
     logger.setLevel(logging.INFO)
+    warnings.formatwarning = plain_warning
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
         rank = os.environ.get("RANK", "0")  # of the processes that torchrun has started
-        typer.echo(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {error}", err=True)
+        typer.echo(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {_harmless(error)}", err=True)
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
             typer.echo("evenhand: interrupted; the same command continues from here", err=True)
         raise
+
+
+def _harmless(error: Exception) -> str:
+    """What an error says, line by line, without what could steer a terminal: it may quote data."""
+    return "\n".join(printable(line) for line in str(error).splitlines())

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Device, Json, app, console
+from evenhand.cli.common import Device, Json, Verbose, app, console, printable
 
 SHOWN = 20  # classes in the table; the rest is in summary.json
 
@@ -23,6 +23,7 @@ def partition(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")] = Path("partition"),
     seed: Annotated[int, typer.Option(help="Which copies are drawn depends on it.", min=0)] = 0,
     json_: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Split losses that you have recorded: which samples are learned late, and what to repeat."""
     from evenhand.integrations.files import partition_files
@@ -46,6 +47,7 @@ def predict(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The table to write.")] = Path("predictions.csv"),
     device: Device = "auto",
+    verbose: Verbose = False,
 ) -> None:
     """Use a trained model on new data: a table of ids, predicted classes and confidences."""
     from evenhand.integrations.files import csv_bytes
@@ -62,7 +64,7 @@ def predict(
     counts = Counter(found.classes).most_common(SHOWN)
     typer.echo(f"{out}: {len(found.ids):,} predictions")
     for name, count in counts:
-        typer.echo(f"  {_printable(name)}: {count:,}")
+        typer.echo(f"  {printable(name)}: {count:,}")
 
 
 def _print_classes(summary: dict[str, Any]) -> None:
@@ -76,12 +78,7 @@ def _print_classes(summary: dict[str, Any]) -> None:
     for row in summary["classes"][:SHOWN]:
         separation = row["unsplit"] or f"{row['separation']:.2f}"
         sizes = (f"{row['majority']:,}", f"{row['minority']:,}")
-        table.add_row(Text(_printable(str(row["label"]))), *sizes, separation)
+        table.add_row(Text(printable(row["label"])), *sizes, separation)
     console().print(table)
     if len(summary["classes"]) > SHOWN:
         typer.echo(f"… and {len(summary['classes']) - SHOWN:,} more classes, in summary.json")
-
-
-def _printable(text: str) -> str:
-    """Names come from data; what could steer a terminal is shown as a question mark."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Device, Json, Quiet, Seed, app, console
+from evenhand.cli.common import Device, Json, Quiet, Seed, Verbose, app, console
 
 SHOWN = 20  # classes in the table; the rest is in summary.json
 
@@ -46,6 +46,7 @@ def audit(
     device: Device = "auto",
     json_: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Is there a shortcut in your data? Which samples break it, and does retraining help?"""
     from evenhand.audit.run import audit as audit_

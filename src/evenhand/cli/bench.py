@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, app, console
+from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, Verbose, app, console
 
 if TYPE_CHECKING:
     from evenhand.bench.agenda import Agenda
@@ -52,6 +52,7 @@ def bench(
     minutes: Annotated[float | None, typer.Option(help="Begin no run after so many minutes.")] = None,
     json_: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Search every method's grid with every seed, and select fairly. Called again, it does what is missing.
 

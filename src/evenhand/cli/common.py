@@ -27,7 +27,39 @@ Data = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Say what is read, reused and written.",
+        callback=lambda on: on and _show_journal(),
+    ),
+]
 Limit = Annotated[int | None, typer.Option(help="At most so many samples of each split.", min=1)]
+
+
+def _show_journal() -> bool:
+    from evenhand.training import journal
+
+    journal.show()
+    return True
+
+
+def printable(text: object) -> str:
+    """Names come from data; what could steer a terminal is shown as a question mark.
+
+    >>> printable("a\\x1b[31mb")
+    'a?[31mb'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+
+
+def plain_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning as one line without the code that gave it, which a user cannot change."""
+    return f"evenhand: warning: {printable(message)}\n"
 
 
 def console() -> Any:

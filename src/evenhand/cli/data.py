@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Data, Json, app, console
+from evenhand.cli.common import Data, Json, Verbose, app, console
 
 data_app = typer.Typer(
     help="See, fetch, prepare and verify datasets.", no_args_is_help=True, rich_markup_mode=None
@@ -51,7 +51,7 @@ def data_fetch(
 
 
 @data_app.command("prepare")
-def data_prepare(task: Task, data: Data = None, json_: Json = False) -> None:
+def data_prepare(task: Task, data: Data = None, json_: Json = False, verbose: Verbose = False) -> None:
     """Unpack and decode a task's images once; killed, it continues."""
     from evenhand.tasks.verify import prepare
 
@@ -59,7 +59,7 @@ def data_prepare(task: Task, data: Data = None, json_: Json = False) -> None:
 
 
 @data_app.command("verify")
-def data_verify(task: Task, data: Data = None, json_: Json = False) -> None:
+def data_verify(task: Task, data: Data = None, json_: Json = False, verbose: Verbose = False) -> None:
     """Check a task's files and counts beside the paper's. Exit code 1: something is damaged."""
     from evenhand.tasks.verify import verify
 

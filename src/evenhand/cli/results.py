@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenhand.cli.common import Data, app, console
+from evenhand.cli.common import Data, Verbose, app, console
 
 if TYPE_CHECKING:
     from evenhand.training.record import Record
@@ -39,6 +39,7 @@ def table(
     form: Annotated[str | None, typer.Option("--format", help="md, csv, latex or json.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,
     data: Data = None,
+    verbose: Verbose = False,
 ) -> None:
     """Print one of the paper's tables, made from records: ours beside the paper's own numbers."""
     from evenhand.bench.select import CRITERIA
@@ -73,6 +74,7 @@ def figure(
         Path | None, typer.Option("--out", "-o", help="The .svg, .png or .pdf to write; NAME.svg if none.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Say which figures there are.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Draw one of the paper's figures from records."""
     from evenhand.bench.needs import FIGURES, check
@@ -100,6 +102,7 @@ def report(
     runs: Sources = HERE,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
     data: Data = None,
+    verbose: Verbose = False,
 ) -> None:
     """Write one self-contained page about runs: what was found, and what it changed."""
     from evenhand.report.page import build, task_loader

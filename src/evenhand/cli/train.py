@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, Seed, app, print_results
+from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, Seed, Verbose, app, print_results
 
 
 @app.command()
@@ -17,6 +17,7 @@ def demo(
     seed: Seed = 0,
     json_: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train ERM and TAB on coloured digits and write a page that shows what was found. It takes a minute."""
     from evenhand import tasks
@@ -60,6 +61,7 @@ def run(
     limit: Limit = None,
     json_: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train one method on one task. Killed, it continues when called again; finished, it returns at once.
 

@@ -200,8 +200,8 @@ def _check_size(values: npt.NDArray[Any]) -> None:
     """Raise for numbers whose squares may overflow; only float64 can hold such."""
     if values.dtype == np.float64 and max(values.max(), -values.min()) > LARGEST:
         raise ValueError(
-            f"losses must lie between -{LARGEST:g} and {LARGEST:g}, got {values.min():g} to {values.max():g}; "
-            "a training that diverges needs a lower learning rate"
+            f"losses must lie between -{LARGEST:g} and {LARGEST:g}, got {values.min():g} to {values.max():g}"
+            "; a training that diverges needs a lower learning rate"
         )
 
 

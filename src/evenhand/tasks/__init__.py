@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenhand.training import plugins
+from evenhand.training import journal, plugins
 
 if TYPE_CHECKING:
     from evenhand.training.data import Task
@@ -64,6 +64,8 @@ def load(spec: str, root: Path | str | None = None, limit: int | None = None) ->
     if limit is not None:
         task = limited(task, limit)
         changed["limit"] = limit
+    sizes = [len(split) for split in (task.train, task.val, task.test)]
+    journal.detail("loaded %s: %d, %d and %d samples, checksum %s", spec, *sizes, task.checksum)
     return dataclasses.replace(task, name=_folder(name, changed), spec=_spec(name, changed))
 
 

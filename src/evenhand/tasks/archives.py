@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from evenhand.tasks import source
-from evenhand.training import store
+from evenhand.training import journal, store
 
 LARGE, LARGE_RATIO = 1 << 30, 30  # bytes that any archive may unpack to, and times the size of a larger one
 DAMAGED = (
@@ -60,6 +60,7 @@ def unpack(task: str, archives: list[Path]) -> Path:
     content, done = place / "content", place / "complete.json"
     with store.claim(place):
         if done.is_file():
+            journal.detail("reused what %d archives unpacked to in %s", len(archives), content)
             return content
         shutil.rmtree(content, ignore_errors=True)  # what an interrupted unpacking left
         content.mkdir()

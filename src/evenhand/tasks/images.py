@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.tasks import source
-from evenhand.training import store
+from evenhand.training import journal, store
 from evenhand.training.models import VISION_NEEDED
 from evenhand.training.shape import misshapen
 
@@ -39,6 +39,7 @@ def decoded(task: str, files: Sequence[Path], size: int) -> Decoded:
         if manifest.is_file():
             found, chunks = _open(pixels, len(files), size), _chunks(manifest, len(files))
             if found is not None and chunks is not None:
+                journal.detail("reused the decoded images in %s", folder)
                 return Decoded(found, _joined(chunks), folder)
             manifest.unlink()  # it, or the array beside it, is gone or damaged: decode again
         digests = _decode_all(task, files, size, folder)

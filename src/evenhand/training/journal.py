@@ -1,7 +1,7 @@
 """Journal: what a run does, line by line, in its folder's log.txt and, when asked for, at the terminal.
 
-`note` is for what is worth keeping (begin, stages, reuse, warnings, end), `detail` for every file that is read
-or written. Both go to the logger `evenhand.journal`, which nothing else listens to.
+`note` is for what is worth keeping (begin, stages, reuse, warnings, end), `detail` for every file that is
+read or written. Both go to the logger `evenhand.journal`, which nothing else listens to.
 """
 
 from __future__ import annotations

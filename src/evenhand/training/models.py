@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from evenhand.training import journal
+
 OWN = ("cnn", "mlp", "linear")
 AUXILIARY = ("googlenet", "inception_v3")  # give several outputs in training, which no objective here reads
 VISION_NEEDED = "images need torchvision and pillow: pip install 'evenhand[vision]'"
@@ -38,6 +40,7 @@ def make_model(
         model = build(num_classes)
     if weights is not None:
         file = find_weights(name, weights)
+        journal.detail("reads the weights in %s", file)
         _load(model, _read(file), file, take_head=weights != "pretrained")
     return model
 
