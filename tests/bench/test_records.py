@@ -62,6 +62,7 @@ def test_packing_leaves_out_what_is_heavy_and_gives_the_same_bytes_each_time(
         "val_partition.npz",
         "dynamics.json",
         "epochs.jsonl",
+        "checksums.json",
     }
     again = packed(made, tmp_path / "again.zip")
     assert again.read_bytes() == file.read_bytes()

@@ -13,7 +13,7 @@ from evenhand.bench.plan import Planned, Waves, locate
 from evenhand.bench.select import gather
 from evenhand.bench.work import Outcome, Place, load
 from evenhand.training.record import Record, is_finished
-from evenhand.training.store import claimed, write_json
+from evenhand.training.store import claim, claimed, write_json
 
 State = Literal["waiting", "running", "done", "failed"]
 RETRIES = 2  # of a run whose worker dies: another process may have taken the memory
@@ -99,7 +99,9 @@ class Agenda:
         else:
             entry.state, entry.error = "failed", outcome.error
             content = {"error": outcome.error, "traceback": outcome.traceback, "time": int(time.time())}
-            write_json(entry.path / "failure.json", content)
+            # Where another process is already at it again, that one will say what became of it.
+            with contextlib.suppress(BlockingIOError), claim(entry.path, wait=False):
+                write_json(entry.path / "failure.json", content)
         return entry
 
     def count(self, state: State) -> int:

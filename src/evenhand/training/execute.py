@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import logging
+import os
 import platform
 import subprocess
 import time
@@ -21,15 +22,15 @@ import evenhand
 from evenhand.core import ranks
 from evenhand.core.metrics import identification
 from evenhand.core.partition import partition
-from evenhand.training import progress
+from evenhand.training import journal, progress, seal
 from evenhand.training.data import Task, as_input
 from evenhand.training.dynamics import dynamics
 from evenhand.training.identity import Identity, identify, join_ranks
 from evenhand.training.recipe import Recipe
-from evenhand.training.record import Record, is_finished
+from evenhand.training.record import Record, is_whole, set_damage_aside
 from evenhand.training.run import Run
 from evenhand.training.scoring import score
-from evenhand.training.store import claim_together, write_bytes, write_json
+from evenhand.training.store import claim_together, json_bytes, write_bytes, write_json
 
 log = logging.getLogger("evenhand")
 
@@ -57,11 +58,13 @@ def execute(
     if Path(runs).exists() and not Path(runs).is_dir():
         raise ValueError(f"runs must be a folder, got the file {str(runs)!r}; name another place")
     path = identity.folder(runs, seed)
-    if ranks.from_first(lambda: is_finished(path)):
+    if ranks.from_first(lambda: is_whole(path)):
+        journal.detail("reused the finished run %s", path)
         return Record(path)
     with claim_together(path):
         # Another process may have finished it while we waited.
-        if not ranks.from_first(lambda: is_finished(path)):
+        if not ranks.from_first(lambda: is_whole(path)):
+            ranks.from_first(lambda: set_damage_aside(path))
             hidden = task if getattr(identity.module, "NEEDS_GROUPS", False) else task.without_groups()
             run = Run(
                 hidden,
@@ -72,9 +75,16 @@ def execute(
                 device=where,
                 show=show,
             )
-            with _threads(task, identity.recipe, where):
+            with _threads(task, identity.recipe, where), _journal(path):
+                versions = f"evenhand {evenhand.__version__}, torch {torch.__version__}, pid {os.getpid()}"
+                journal.note("begin: %s %s seed %d on %s; %s", task.name, method, seed, where, versions)
+                journal.note("settings: %s", {**identity.settings, **identity.recipe.changed()})
                 _carry_out(run, task, identity)
     return Record(path)
+
+
+def _journal(path: Path) -> contextlib.AbstractContextManager[None]:
+    return journal.kept(path) if ranks.first() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -130,7 +140,9 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
         "identification": _identification(run, task),
         "epochs": {name: fit.epochs for name, fit in sorted(run.stages.items())},
     }
-    write_json(run.path / "metrics.json", metrics)  # last: its existence means that the run is complete
+    content = json_bytes(metrics)
+    seal.write(run.path, content, {name: (fit.folder, fit.epochs) for name, fit in run.stages.items()})
+    write_bytes(run.path / "metrics.json", content)  # last: its existence means that the run is complete
 
 
 def _identification(run: Run, task: Task) -> dict[str, float] | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,8 @@ import torch
 from evenhand.core import ranks
 from evenhand.core.history import LossHistory
 from evenhand.training.store import set_aside
+
+NAMES = ("losses", "hits", "val_losses", "val_hits")
 
 
 @dataclass
@@ -22,6 +24,8 @@ class Histories:
     hits: LossHistory  # whether the sample was classified correctly
     val_losses: LossHistory
     val_hits: LossHistory
+    # Name -> checksum of every epoch's column. Checkpoints carry them; only the first rank's are complete.
+    sums: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in NAMES})
 
     @classmethod
     def open(cls, folder: Path, num_train: int, num_val: int) -> Histories:
@@ -45,24 +49,49 @@ class Histories:
         )
 
     @staticmethod
-    def recorded(folder: Path) -> int:
-        """How many epochs the histories in a folder have; none if one of them is not there or damaged."""
-        epochs: list[int] = []
+    def whole(folder: Path, epochs: int, sums: dict[str, list[str]] | None) -> bool:
+        """Whether the histories in a folder hold what was recorded in so many epochs.
+
+        A damaged one is set aside. Checkpoints of earlier versions have no checksums to compare with.
+        """
+        good = True
         for name in NAMES:
-            try:
-                history = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError):
-                return 0
-            epochs.append(int(history.shape[-1]))
-        return min(epochs)
+            path = folder / f"{name}.npy"
+            if not path.exists():
+                good = False
+                continue
+            found = column_sums(path, epochs)
+            if found is None or (sums is not None and found != sums[name][:epochs]):
+                good = False
+                set_aside(path, f"{path} should hold the history of {epochs} epochs, but it is damaged")
+        return good
+
+    def restore(self, epochs: int, sums: dict[str, list[str]] | None) -> None:
+        """Continue after so many epochs, whose checksums a checkpoint knows."""
+        paths = {name: getattr(self, name).path for name in NAMES}
+        self.sums = sums or {name: column_sums(path, epochs) or [] for name, path in paths.items()}
+        self.truncate(epochs)
 
     def truncate(self, epochs: int) -> None:
         for name in NAMES:
             getattr(self, name).truncate(epochs)
+            del self.sums[name][epochs:]
 
     def end_epoch(self) -> None:
         for name in NAMES:
-            getattr(self, name).end_epoch()
+            history: LossHistory = getattr(self, name)
+            history.end_epoch()
+            if ranks.first() and history.path is not None:
+                self.sums[name] += column_sums(history.path, history.num_epochs, history.num_epochs - 1) or []
 
 
-NAMES = tuple(field.name for field in dataclasses.fields(Histories))
+def column_sums(path: Path, end: int, start: int = 0) -> list[str] | None:
+    """The checksums of a history's columns from `start` to before `end`; None if it has not so many."""
+    try:
+        history = np.load(path, mmap_mode="r", allow_pickle=False)
+        if history.ndim != 2 or history.shape[1] < end:
+            return None
+    except Exception:  # numpy's parser of headers raises many kinds
+        return None
+    columns = (np.ascontiguousarray(history[:, epoch]).view(np.uint8) for epoch in range(start, end))
+    return [hashlib.sha256(column.data).hexdigest()[:16] for column in columns]

@@ -26,7 +26,7 @@ from evenhand.training.progress import Silent
 from evenhand.training.recipe import Recipe
 from evenhand.training.seeding import seed_epoch
 from evenhand.training.stopping import Rule
-from evenhand.training.store import save_checkpoint, write_bytes
+from evenhand.training.store import save_checkpoint, set_aside, write_bytes
 
 
 class TrainingDiverged(ValueError):
@@ -94,6 +94,7 @@ class Training:
             "best": self.best,
             "log": self.log,
             "seconds": self.seconds,
+            "histories": None if self.histories is None else self.histories.sums,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -105,7 +106,7 @@ class Training:
         self.rules = {name: Rule(**values) for name, values in state["rules"].items()}
         self.seconds = state["seconds"]
         if self.histories is not None:
-            self.histories.truncate(self.epoch)
+            self.histories.restore(self.epoch, state.get("histories"))
 
     def start_over(self) -> None:
         """Forget what earlier processes left here; the same numbers will come again."""
@@ -131,8 +132,7 @@ class Training:
         self._save_cost = self._saved_at - now
 
     def _write_log(self) -> None:
-        rows = "".join(json.dumps(row) + "\n" for row in self.log)
-        write_bytes(self.folder / "epochs.jsonl", rows.encode())
+        write_bytes(self.folder / "epochs.jsonl", _curve(self.log))
 
     def snapshot(self, name: str) -> None:
         """Keep the state under the name of the rule that asked for it; the first rank's is everybody's."""
@@ -291,6 +291,19 @@ class Training:
             compiled: Callable[[Tensor], Tensor] = torch.compile(self.model, dynamic=False)
             return compiled
         return self.model
+
+
+def keep_curve(folder: Path, log: list[dict[str, Any]]) -> None:
+    """Write the learning curve that a checkpoint knows, unless the one on disk begins with it."""
+    path, curve = folder / "epochs.jsonl", _curve(log)
+    if path.exists() and not path.read_bytes().startswith(curve):
+        set_aside(path, f"{path} should hold the learning curve of {len(log)} epochs, but it is damaged")
+    if not path.exists():
+        write_bytes(path, curve)
+
+
+def _curve(log: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in log).encode()
 
 
 def make_optimizer(

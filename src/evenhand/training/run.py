@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from evenhand.core import ranks
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced
-from evenhand.training import progress, sync
+from evenhand.training import journal, progress, sync
 from evenhand.training.batches import Batches, Source, Transform
 from evenhand.training.data import Batch, Split, Task, as_input, checksum
 from evenhand.training.evaluation import logits
 from evenhand.training.histories import Histories
-from evenhand.training.loop import Training
+from evenhand.training.loop import Training, keep_curve
 from evenhand.training.models import make_model
 from evenhand.training.objective import Objective, cross_entropy
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
-from evenhand.training.store import Damaged, claim_together, load_for_all, write_bytes
+from evenhand.training.store import Damaged, claim_together, is_sealed, load_for_all, write_sealed
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,10 @@ class _Plan:
         """Whether the rule has fired, so that its snapshot, which is not there, must once have been."""
         return isinstance(self.stop, str) and state["rules"][self.stop]["stopped"] is not None
 
-    def has_history(self, folder: Path, epochs: int) -> bool:
-        """Whether a recorded training's histories reach as far as its checkpoint."""
-        return not self.recorded or ranks.from_first(lambda: Histories.recorded(folder)) >= epochs
+    def has_history(self, folder: Path, state: dict[str, Any]) -> bool:
+        """Whether a recorded training's histories are what they were when its checkpoint was written."""
+        epochs, sums = state["epoch"], state.get("histories")
+        return not self.recorded or ranks.from_first(lambda: Histories.whole(folder, epochs, sums))
 
     def dependencies(self) -> dict[str, Any]:
         """What a training that is not shared depends on, besides the run's own identity."""
@@ -228,11 +229,11 @@ class Run:
         """An array derived from a training, kept in its folder so that it is computed once."""
         path = fit.folder / f"{name}-at{fit.epochs}.npy"
         with claim_together(fit.folder):
-            if not ranks.from_first(path.exists):
+            if not ranks.from_first(lambda: is_sealed(path)):
                 buffer = io.BytesIO()
                 np.save(buffer, compute(), allow_pickle=False)
                 if ranks.first():
-                    write_bytes(path, buffer.getvalue())
+                    write_sealed(path, buffer.getvalue())
         array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
         return array
 
@@ -248,10 +249,13 @@ class Run:
     def _reach(self, plan: _Plan, folder: Path) -> tuple[int, float]:
         """Bring a training to where it is asked to stop; gives the epochs and seconds it then has."""
         done = load_for_all(folder / plan.snapshot)
-        if done is not None and plan.has_history(folder, done["epoch"]):
+        if done is not None and plan.has_history(folder, done):
+            if ranks.first():
+                keep_curve(folder, done["log"])
+            journal.note("%s: reused, %d epochs in %s", plan.stage, done["epoch"], folder.name)
             return done["epoch"], done["seconds"]
         last = load_for_all(folder / "last.ckpt")
-        if last is not None and not plan.has_history(folder, last["epoch"]):
+        if last is not None and not plan.has_history(folder, last):
             last = None
         if last is not None and isinstance(plan.stop, int) and last["epoch"] > plan.stop:
             share = plan.stop / last["epoch"]  # the history is there; the weights are not, see _read
@@ -259,9 +263,12 @@ class Run:
         training = self._training(plan, folder)
         if last is not None and not plan.lost(last):
             training.restore(last)
+            journal.note("%s: continues after epoch %d in %s", plan.stage, training.epoch, folder.name)
         else:
             training.start_over()
+            journal.note("%s: begins in %s", plan.stage, folder.name)
         training.run(plan.stop)
+        journal.note("%s: %d epochs, %.1f s in all", plan.stage, training.epoch, training.seconds)
         return training.epoch, training.seconds
 
     def _read(self, plan: _Plan, folder: Path) -> tuple[nn.Module, dict[str, Any]]:

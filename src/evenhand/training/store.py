@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from evenhand.core import ranks
+from evenhand.training import journal
 
 _MAGIC = b"evenhand1\n"
 
@@ -36,20 +37,26 @@ def write_bytes(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        journal.detail("wrote %s, %d bytes", path, len(data))
     finally:
         temporary.unlink(missing_ok=True)
 
 
+def json_bytes(content: Any) -> bytes:
+    """JSON whose bytes depend on nothing but the content."""
+    return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON whose bytes depend on nothing but the content."""
-    write_bytes(path, (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
+    """Write JSON by atomic rename."""
+    write_bytes(path, json_bytes(content))
 
 
 def read_json(path: Path) -> Any:
     """Read JSON, or say which file is damaged."""
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} should hold JSON, but it is damaged: {error}") from error
 
 
@@ -90,15 +97,39 @@ def _payload(path: Path) -> bytes:
 
 
 def _parse(payload: bytes) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except Exception as error:  # its checksum was right, so somebody made it so; torch raises many kinds
+        raise Damaged(f"a checkpoint holds what torch does not load safely: {error}") from error
+    if not isinstance(state, dict):
+        raise Damaged(f"a checkpoint should hold a dictionary, got {type(state).__name__}")
     return state
+
+
+def write_sealed(path: Path, data: bytes) -> None:
+    """Write a file followed by its checksum; who reads the data, as numpy does, need not know of it."""
+    write_bytes(path, data + hashlib.sha256(data).digest())
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a file is there and holds what `write_sealed` was given; a damaged one is set aside."""
+    if not path.exists():
+        return False
+    data = memoryview(path.read_bytes())
+    if hashlib.sha256(data[:-32]).digest() == data[-32:]:
+        return True
+    set_aside(path, f"{path} should end with its checksum, but it does not match")
+    return False
 
 
 def set_aside(path: Path, reason: object) -> None:
     """Move a damaged file out of the way, so that it is neither trusted nor lost."""
     aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
-    path.replace(aside)
-    warnings.warn(f"{reason}; kept as {aside.name}, and computed again", stacklevel=2)
+    with contextlib.suppress(FileNotFoundError):  # another process has seen it first
+        path.replace(aside)
+    message = f"{reason}; kept as {aside.name}, and computed again"
+    journal.note("warning: %s", message)
+    warnings.warn(message, stacklevel=2)
 
 
 @contextlib.contextmanager
@@ -118,6 +149,8 @@ def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
         file.truncate(0)
         file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "time": int(time.time())}))
         file.flush()
+        for orphan in folder.glob(".*.tmp"):  # only the holder writes here: its writer was killed
+            orphan.unlink(missing_ok=True)
         try:
             yield
         finally:

@@ -1,0 +1,182 @@
+"""What is broken on purpose: runs of every kind of method, and all that a bench writes besides."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load as load_safetensors
+from shortcut import shortcut_task
+from torch import nn
+
+from evenhand import Recipe, Task, execute
+from evenhand.bench import records
+from evenhand.bench.agenda import Agenda, Entry
+from evenhand.bench.plan import Planned
+from evenhand.bench.work import Outcome, Place
+from evenhand.core.partition import Partition
+from evenhand.training.loop import Training
+from evenhand.training.progress import Silent
+from evenhand.training.record import Record, read_metrics
+from evenhand.training.store import load_checkpoint, read_json
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "erm": {},
+    "tab": {},
+    "jtt": {"identifier_epochs": 1, "upweight": 2},
+    "masktune": {"threshold": 1.0},
+    "lff": {"q": 0.5},
+}
+UNEQUAL = ("timing.json", "claim")  # hold times
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Something that writes below a folder; `prepare` makes once what it needs."""
+
+    act: Callable[[Path], object]
+    prepare: Callable[[Path], object] = lambda root: None
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
+
+
+def tiny() -> Task:
+    """As little as possible: what is tested are the files, and there are thousands of trials."""
+    recipe = Recipe(epochs=2, batch_size=16, check_every=1, patience=1)
+    return dataclasses.replace(shortcut_task(per_class=8), recipe=recipe, make_model=small)
+
+
+def save_always() -> None:
+    """Every epoch leaves a checkpoint, so that two runs touch the disk at the same places."""
+    real = Training._save
+    if real.__name__ == "_save":
+
+        def saving(self: Training, *, force: bool) -> None:
+            real(self, force=True)
+
+        Training._save = saving  # type: ignore[method-assign]
+
+
+def run(method: str) -> Callable[[Path], Record]:
+    return lambda root: execute(
+        tiny(), method, SETTINGS[method], runs=root / "runs", device="cpu", show=Silent()
+    )
+
+
+def _two_runs(root: Path) -> None:
+    for method in ("erm", "tab"):
+        run(method)(root)
+
+
+def fail_and_succeed(root: Path) -> None:
+    """A bench that notes a failure of a run, and then finds the run done."""
+    agenda = Agenda(Place(root / "runs", device="cpu"))
+    done = next((root / "runs").glob("tiny/erm/*-s0/config.json")).parent
+    failed = done.with_name("0123456789ab-s0")
+    for path in (done, failed):
+        entry = agenda._known[path] = Entry(Planned("tiny", "erm"), path)
+        agenda.entries.append(entry)
+        agenda.finish(Outcome(path, "ValueError: made up", "a traceback"))
+    agenda.finish(Outcome(done))
+
+
+def pack(root: Path) -> None:
+    records.pack(records.load(root / "runs"), root / "runs.zip")
+
+
+def unpack(root: Path) -> None:
+    records.unpack(root / "runs.zip", root / "elsewhere")
+
+
+def page(root: Path) -> None:
+    from evenhand.report.page import build
+
+    build(records.load(root / "runs"), root / "report.html", load_task=lambda record: tiny())
+
+
+SCENARIOS = {
+    **{method: Scenario(run(method)) for method in SETTINGS},
+    "bench": Scenario(fail_and_succeed, _two_runs),
+    "pack": Scenario(pack, _two_runs),
+    "unpack": Scenario(unpack, lambda root: (_two_runs(root), pack(root), shutil.rmtree(root / "runs"))),
+    "page": Scenario(page, _two_runs),
+}
+
+
+# -- what is looked at afterwards ---------------------------------------------------------------------------
+
+
+def whole(root: Path) -> list[str]:
+    """Every file under its final name that does not hold what such a file must hold."""
+    wrong = []
+    for path in sorted(root.rglob("*")):
+        if path.is_dir() or path.name.startswith(".") or path.suffix in (".new", ".part"):
+            continue
+        try:
+            _read(path)
+        except Exception as error:
+            wrong.append(f"{path.relative_to(root)}: {type(error).__name__}: {error}")
+    return wrong
+
+
+def _read(path: Path) -> None:
+    """Read a file as strictly as its kind allows."""
+    if path.name in ("claim", "log.txt"):
+        return
+    if path.name == "metrics.json":
+        read_metrics(path)
+    elif path.suffix == ".json":
+        read_json(path)
+    elif path.suffix == ".jsonl":
+        [json.loads(line) for line in path.read_text().splitlines()]
+    elif path.suffix == ".ckpt":
+        load_checkpoint(path)
+    elif path.name.endswith("partition.npz"):
+        Partition.load(path)
+    elif path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            [file[name] for name in file.files]
+    elif path.suffix == ".npy":
+        np.load(path, allow_pickle=False)
+    elif path.suffix == ".safetensors":
+        load_safetensors(path.read_bytes())
+    elif path.suffix == ".zip":
+        assert zipfile.ZipFile(io.BytesIO(path.read_bytes())).testzip() is None
+    elif path.suffix == ".html":
+        assert path.read_text().rstrip().endswith("</html>")
+    else:
+        raise ValueError("a kind of file that nobody knows")
+
+
+def results(root: Path) -> dict[str, bytes]:
+    """All that must be equal to the byte; of files that hold times, only that they are there.
+
+    Checkpoints are no results. Where two rules fire in one epoch and the process dies between their snapshots,
+    the second is made by whoever needs it.
+    """
+    found = {}
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        name = str(path.relative_to(root))
+        if path.name.endswith(".tmp") and path.parent == root:
+            continue  # of a zip or a page that a kill kept from being finished: only a run's folder is swept
+        if path.suffix == ".ckpt" or path.name == "log.txt":  # which says what has happened
+            continue
+        if path.name in UNEQUAL:
+            found[name] = b""
+        elif path.name in ("failure.json", "checksums.json"):
+            content = json.loads(path.read_bytes())
+            content.pop("time", None), content.get("files", {}).pop("timing.json", None)
+            found[name] = json.dumps(content).encode()
+        else:
+            found[name] = path.read_bytes()
+    return found
