@@ -10,6 +10,7 @@ from typing import Any
 
 from evenhand.bench.agenda import Agenda, Entry
 from evenhand.bench.plan import Planned
+from evenhand.training.journal import printable
 from evenhand.training.record import Record
 
 
@@ -44,7 +45,7 @@ class Lines(Silent):
         self.say(f"{over}/{len(agenda.entries) + len(agenda.expected())}  {_line(entry)}")
 
     def say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 class Table(Lines):
@@ -74,7 +75,7 @@ class Table(Lines):
             self.say(_line(entry))
 
     def say(self, line: str) -> None:
-        self._live.console.print(line, markup=False, highlight=False)
+        self._live.console.print(printable(line), markup=False, highlight=False)
 
     def _render(self, agenda: Agenda) -> Any:
         from rich import box

@@ -10,7 +10,7 @@ import warnings
 import typer
 
 from evenhand.cli import train, audit, bench, results, data, apply, doctor  # isort: skip  # each adds its commands
-from evenhand.cli.common import app, plain_warning, printable
+from evenhand.cli.common import app, plain_warning, say
 
 __all__ = ["app", "apply", "audit", "bench", "data", "doctor", "main", "results", "train"]
 
@@ -27,14 +27,9 @@ def main() -> None:
         app()
     except (ValueError, OSError, ImportError) as error:
         rank = os.environ.get("RANK", "0")  # of the processes that torchrun has started
-        typer.echo(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {_harmless(error)}", err=True)
+        say(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {error}", err=True)
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
             typer.echo("evenhand: interrupted; the same command continues from here", err=True)
         raise
-
-
-def _harmless(error: Exception) -> str:
-    """What an error says, line by line, without what could steer a terminal: it may quote data."""
-    return "\n".join(printable(line) for line in str(error).splitlines())

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Device, Json, Verbose, app, console, printable
+from evenhand.cli.common import Device, Json, Verbose, app, console, say
 
 SHOWN = 20  # classes in the table; the rest is in summary.json
 
@@ -33,7 +33,7 @@ def partition(
         typer.echo(json.dumps(summary, indent=1))
         return
     _print_classes(summary)
-    typer.echo(
+    say(
         f"\n{out} holds samples.csv, weights.csv and indices.npy, the {summary['balanced_rows']:,} rows "
         "to train on again."
     )
@@ -62,14 +62,13 @@ def predict(
     rows = zip(found.ids, found.classes, (f"{value:.4f}" for value in found.confidence), strict=True)
     write_bytes(out, csv_bytes(("id", "predicted", "confidence"), list(rows)))
     counts = Counter(found.classes).most_common(SHOWN)
-    typer.echo(f"{out}: {len(found.ids):,} predictions")
+    say(f"{out}: {len(found.ids):,} predictions")
     for name, count in counts:
-        typer.echo(f"  {printable(name)}: {count:,}")
+        say(f"  {name}: {count:,}")
 
 
 def _print_classes(summary: dict[str, Any]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     title = f"{summary['samples']:,} samples, {summary['epochs']} epochs"
     table = Table("class", title=title, title_justify="left")
@@ -78,7 +77,7 @@ def _print_classes(summary: dict[str, Any]) -> None:
     for row in summary["classes"][:SHOWN]:
         separation = row["unsplit"] or f"{row['separation']:.2f}"
         sizes = (f"{row['majority']:,}", f"{row['minority']:,}")
-        table.add_row(Text(printable(row["label"])), *sizes, separation)
+        table.add_row(str(row["label"]), *sizes, separation)
     console().print(table)
     if len(summary["classes"]) > SHOWN:
-        typer.echo(f"… and {len(summary['classes']) - SHOWN:,} more classes, in summary.json")
+        say(f"… and {len(summary['classes']) - SHOWN:,} more classes, in summary.json")

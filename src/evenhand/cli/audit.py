@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Device, Json, Quiet, Seed, Verbose, app, console
+from evenhand.cli.common import Device, Json, Quiet, Seed, Verbose, app, console, say
 
 SHOWN = 20  # classes in the table; the rest is in summary.json
 
@@ -90,7 +90,7 @@ def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
         classes.add_row(each.name, *figures, each.words)
     console().print(classes)
     if len(done.verdict.classes) > SHOWN:
-        typer.echo(f"… and {len(done.verdict.classes) - SHOWN} more classes in summary.json")
+        say(f"… and {len(done.verdict.classes) - SHOWN} more classes in summary.json")
     models = Table("accuracy", title="Both models on held-out samples", title_justify="left")
     for name in ("as collected", "balanced"):
         models.add_column(name, justify="right", no_wrap=True)
@@ -101,16 +101,16 @@ def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
     console().print(models)
     counts = summary["triage"]
     for note in done.data.notes:
-        typer.echo(f"Note: {note}.")
-    typer.echo(f"\n{advice_sentence(done.verdict)}")
+        say(f"Note: {note}.")
+    say(f"\n{advice_sentence(done.verdict)}")
     for reason in done.verdict.reasons:
-        typer.echo(f"  {reason}")
-    typer.echo(
+        say(f"  {reason}")
+    say(
         f"Triage: {counts['minority']:,} samples are likely a minority, "
         f"{counts['mislabelled']:,} are likely mislabelled (samples.csv)."
     )
-    typer.echo(recommendation(done.ship))
-    typer.echo(f"\nOpen {out / 'report.html'} to see them; {out} also holds both models and summary.json.")
+    say(recommendation(done.ship))
+    say(f"\nOpen {out / 'report.html'} to see them; {out} also holds both models and summary.json.")
 
 
 ROWS = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, Verbose, app, console
+from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, Verbose, app, console, say
 
 if TYPE_CHECKING:
     from evenhand.bench.agenda import Agenda
@@ -150,14 +150,12 @@ def _print_plan(agenda: Agenda, json_: bool) -> None:
         typer.echo(json.dumps({"plan": summary.as_json(lines), "notes": agenda.notes}, indent=1))
         return
     _print_table(summary.estimates_table(lines))
-    typer.echo(
-        "An epoch is one pass over the task's training samples; trainings stop early, so these are bounds."
-    )
+    say("An epoch is one pass over the task's training samples; trainings stop early, so these are bounds.")
     notes = [f"{line.method}: {line.note}" for line in lines if line.note]
     if agenda.later:
         notes.append("the second wave waits for erm's selection, so which of its runs are done is not known")
     for note in dict.fromkeys([*notes, *agenda.notes]):
-        typer.echo(f"- {note}")
+        say(f"- {note}")
 
 
 def _print_table(table: Any) -> None:
@@ -170,10 +168,10 @@ def _print_table(table: Any) -> None:
 def _say_what_is_missing(agenda: Agenda, runs: Path) -> None:
     left = agenda.left()
     if left:
-        typer.echo(f"evenhand: {left} runs are left; the same command continues", err=True)
+        say(f"evenhand: {left} runs are left; the same command continues", err=True)
     for entry in agenda.failures():
         where = runs / entry.path.relative_to(agenda.place.runs) / "failure.json"
-        typer.echo(f"evenhand: failed: {entry.planned.words()}: {entry.error} ({where})", err=True)
+        say(f"evenhand: failed: {entry.planned.words()}: {entry.error} ({where})", err=True)
 
 
 @app.command()
@@ -186,7 +184,7 @@ def pack(
 
     found = records.load(runs)
     records.pack(found, out, failures=sorted(runs.glob("*/*/*/failure.json")))
-    typer.echo(f"{len(found)} runs in {out}, {out.stat().st_size / 1e6:.1f} MB")
+    say(f"{len(found)} runs in {out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
 @app.command()
@@ -198,4 +196,4 @@ def unpack(
     from evenhand.bench import records
 
     added, kept = records.unpack(file, runs)
-    typer.echo(f"{added} runs added to {runs}, {kept} were there")
+    say(f"{added} runs added to {runs}, {kept} were there")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evenhand.training.journal import printable
+
 if TYPE_CHECKING:
     from evenhand.training.record import Record
 
@@ -46,13 +48,9 @@ def _show_journal() -> bool:
     return True
 
 
-def printable(text: object) -> str:
-    """Names come from data; what could steer a terminal is shown as a question mark.
-
-    >>> printable("a\\x1b[31mb")
-    'a?[31mb'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+def say(text: object, *, err: bool = False) -> None:
+    """Print lines in which names may stand that come from data: nothing in them steers the terminal."""
+    typer.echo("\n".join(map(printable, str(text).split("\n"))), err=err)
 
 
 def plain_warning(
@@ -63,9 +61,16 @@ def plain_warning(
 
 
 def console() -> Any:
+    """Rich's console, to which a text is nothing but text: no markup, no control characters."""
     from rich.console import Console
+    from rich.text import Text
 
-    return Console()
+    class Plain(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            lines = "\n".join(map(printable, text.split("\n")))
+            return super().render_str(lines, **{**options, "markup": False, "emoji": False})
+
+    return Plain()
 
 
 def _row(record: Record) -> dict[str, Any]:

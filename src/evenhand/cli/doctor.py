@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Json, Runs, app, printable
+from evenhand.cli.common import Json, Runs, app, say
 
 NEEDED = (
     "torch",
@@ -235,7 +235,7 @@ def _size(count: int) -> str:
 
 def _print(found: Findings) -> None:
     for heading, facts in found.facts.items():
-        typer.echo(heading)
+        say(heading)
         for name, value in facts.items():
             text = (
                 ", ".join(value) or "none"
@@ -244,11 +244,11 @@ def _print(found: Findings) -> None:
                 if value is None
                 else str(value)
             )
-            typer.echo(f"  {name:24} {printable(text)}")
+            say(f"  {name:24} {text}")
     for title, lines in (("Notes:", found.notes), ("What would go wrong:", found.problems)):
         if lines:
-            typer.echo(f"\n{title}")
+            say(f"\n{title}")
             for line in lines:
-                typer.echo(f"  {printable(line)}")
+                say(f"  {line}")
     if not found.problems:
-        typer.echo("\nNothing would go wrong.")
+        say("\nNothing would go wrong.")

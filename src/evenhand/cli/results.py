@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenhand.cli.common import Data, Verbose, app, console
+from evenhand.cli.common import Data, Verbose, app, console, say
 
 if TYPE_CHECKING:
     from evenhand.training.record import Record
@@ -57,7 +57,7 @@ def table(
         from evenhand.training.store import write_bytes
 
         write_bytes(_file(out), formats.write(made, form or _form(out)).encode())
-        typer.echo(out)
+        say(out)
     elif form is None and sys.stdout.isatty():
         for part in formats.terminal(made):
             console().print(part)
@@ -81,7 +81,7 @@ def figure(
 
     if list_:
         for each, what in FIGURES.items():
-            typer.echo(f"{each:12} {what}")
+            say(f"{each:12} {what}")
         return
     if name is None:
         raise ValueError(f"name a figure: {', '.join(FIGURES)}; --list says what they show")
@@ -90,7 +90,7 @@ def figure(
 
     file = _file(out or Path(f"{name}.svg"))
     plots.check_form(file)  # before anything is drawn
-    typer.echo(plots.save(plots.draw(name, _records(runs), task or ()), file))
+    say(plots.save(plots.draw(name, _records(runs), task or ()), file))
 
 
 @app.command()
@@ -115,7 +115,7 @@ def report(
                 f"for a folder of runs use --runs {folder}"
             )
     records = [Record(folder) for folder in folders] if folders else _records(runs)
-    typer.echo(build(records, _file(out), load_task=task_loader(data)))
+    say(build(records, _file(out), load_task=task_loader(data)))
 
 
 def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:

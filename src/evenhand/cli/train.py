@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, Seed, Verbose, app, print_results
+from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, Seed, Verbose, app, print_results, say
 
 
 @app.command()
@@ -34,7 +34,7 @@ def demo(
     page = build(records, out / "report.html")
     print_results(records, json_)
     if not json_:
-        typer.echo(f"\nOpen {page} to see which samples broke the shortcut.")
+        say(f"\nOpen {page} to see which samples broke the shortcut.")
 
 
 @app.command()
@@ -96,7 +96,7 @@ def run(
         return
     print_results([record], json_)
     if not json_:
-        typer.echo(f"\nThe run is in {record.path}; evenhand report --runs {runs} makes a page of it.")
+        say(f"\nThe run is in {record.path}; evenhand report --runs {runs} makes a page of it.")
 
 
 @app.command("tasks")
@@ -121,4 +121,4 @@ def _print_names(described: dict[str, str], json_: bool) -> None:
         return
     width = max(map(len, described))
     for name, line in described.items():
-        typer.echo(f"{name:{width}}  {line}")
+        say(f"{name:{width}}  {line}")

@@ -23,13 +23,22 @@ _journal.addHandler(logging.NullHandler())
 note, detail = _journal.info, _journal.debug
 
 
+def printable(text: object) -> str:
+    """Names come from data; what could steer a terminal is shown as a question mark.
+
+    >>> printable("a\\x1b[31mb")
+    'a?[31mb'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+
+
 class _Plain(logging.Formatter):
     """One line for each message, whatever names it holds."""
 
     converter = time.gmtime
 
     def format(self, record: logging.LogRecord) -> str:
-        return "".join(letter if letter.isprintable() else "?" for letter in super().format(record))
+        return printable(super().format(record))
 
 
 class _File(logging.Handler):
