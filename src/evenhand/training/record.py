@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -151,9 +152,10 @@ def set_damage_aside(path: Path) -> None:
     if not (path / "metrics.json").exists():
         return
     for file, error in seal.damaged(path, everything=True):
-        # A training's own files are judged, and made again, by who goes on with it.
         if file.parent == path and file.exists():
             set_aside(file, error)
+        else:  # gone; or a training's own, which are set aside and made again by who goes on with it
+            warnings.warn(f"{error}; the run is computed again", stacklevel=2)
     (path / "metrics.json").unlink(missing_ok=True)
     (path / seal.SEAL).unlink(missing_ok=True)
 

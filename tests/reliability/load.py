@@ -1,0 +1,111 @@
+"""A bench of 2,000 finished runs, and how long and how much memory each command takes on it.
+
+    python tests/reliability/load.py                  # prints the table of docs/reliability.md
+    python tests/reliability/load.py --runs 500
+
+The records are made without training, in the folders in which the bench looks for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1])]
+
+TASK = "digits_even_odd"
+
+
+def make(runs: Path, number: int) -> int:
+    """Write at least so many finished runs of the paper's methods on a task; gives the number of seeds."""
+    import made_bench
+    import torch
+
+    from evenhand.bench.plan import PAPER, waves
+    from evenhand.bench.work import load
+    from evenhand.training.identity import identify
+
+    task, cpu, written, seed = load(TASK, None), torch.device("cpu"), 0, 0
+    while written < number:
+        wave = waves(task, PAPER, [seed], {})
+        for one in [*wave.first, *wave.second({"lr": 1e-3, "weight_decay": 0.0})]:
+            recipe = task.recipe.replace(**one.changes)
+            identity = identify(task, one.method, one.settings, recipe, cpu)
+            record = made_bench.write(
+                runs, one.method, identity.settings, seed=seed, task=task.name, spec=task.spec,
+                recipe=identity.recipe, data=task.checksum, pseudo=one.method == "tab",
+                wga=0.9 if one.settings.get("lr") == 1e-3 and not one.settings.get("weight_decay") else 0.5,
+                val=0.9 if one.settings.get("lr") == 1e-3 and not one.settings.get("weight_decay") else 0.5,
+                dynamics=made_bench.curves(20, seed),
+            )  # fmt: skip
+            assert record.path == identity.folder(runs, seed)
+            written += 1
+        seed += 1
+    return seed
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one command took."""
+
+    seconds: float
+    megabytes: float  # at its peak, with torch and all else that it loads
+    output: str
+
+
+def measure(*words: str | Path) -> Cost:
+    """Run a command of evenhand in a process of its own."""
+    code = (
+        "import resource, sys; from evenhand.cli import main; sys.argv[0] = 'evenhand'\n"
+        "try: main()\n"
+        "finally: print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True)
+    seconds = time.monotonic() - begun
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, words))} failed:\n{done.stderr}")
+    peak = next(line for line in done.stderr.splitlines()[::-1] if line.startswith("peak "))
+    return Cost(seconds, int(peak.split()[1]) / 1024, done.stdout)
+
+
+def commands(folder: Path, seeds: int) -> dict[str, list[str | Path]]:
+    runs = folder / "runs"
+    each = ",".join(map(str, range(seeds)))
+    return {
+        "bench --dry-run, nothing done": ["bench", TASK, "--seeds", each, "--dry-run", "--device", "cpu",
+                                          "--runs", folder / "none"],
+        "bench --dry-run, all done": ["bench", TASK, "--seeds", each, "--dry-run", "--device", "cpu",
+                                      "--runs", runs],
+        "bench, all done": ["bench", TASK, "--seeds", each, "--device", "cpu", "--quiet", "--runs", runs],
+        "table 1": ["table", "1", "--runs", runs],
+        "report": ["report", "--runs", runs, "--out", folder / "report.html"],
+        "pack": ["pack", "--runs", runs, "--out", folder / "runs.zip"],
+        "table 1, packed": ["table", "1", "--runs", folder / "runs.zip"],
+    }  # fmt: skip
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--runs", type=int, default=2000)
+    number = options.parse_args().runs
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        seeds = make(folder / "runs", number)
+        count = len(list((folder / "runs").glob("*/*/*/metrics.json")))
+        print(f"{count} runs, {seeds} seeds\n\n| command | seconds | peak memory |\n| --- | ---: | ---: |")
+        for title, words in commands(folder, seeds).items():
+            cost = measure(*words)
+            print(f"| {title} | {cost.seconds:.1f} | {cost.megabytes:.0f} MB |", flush=True)
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"\nmaking the records: {own:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
