@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -241,23 +241,30 @@ def _check(folder: Path) -> bool:
         raise ValueError(f"expected a Hugging Face model, but {folder} holds no config.json")
     if (folder / "adapter_config.json").exists():
         raise ValueError(f"{folder} holds an adapter; merge it into its model and save that one")
-    try:
-        json.loads(
-            (folder / "config.json").read_bytes(), object_hook=lambda part: _check_config(part, folder)
-        )
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{folder / 'config.json'} is not JSON: {error}; fetch it again") from error
-    if any((folder / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
+    _read_json(folder / "config.json", lambda part: _check_config(part, folder))
+    if (folder / "model.safetensors").is_file():
         return True
-    others = sorted(
-        each.name for end in ("bin", "h5", "msgpack", "safetensors") for each in folder.glob(f"*.{end}")
-    )
+    index = folder / "model.safetensors.index.json"  # of weights in several files
+    others = {
+        file.name for end in ("bin", "h5", "msgpack", "safetensors") for file in folder.glob(f"*.{end}")
+    }
+    if index.is_file():
+        others = {
+            name for name in _read_json(index)["weight_map"].values() if Path(name).suffix != ".safetensors"
+        }
     if others:
         raise ValueError(
-            f"expected weights in {folder / 'model.safetensors'}, got {', '.join(others[:3])}; no pickle is "
-            "read: save the model once more with save_pretrained(safe_serialization=True)"
+            f"expected weights in {folder / 'model.safetensors'}, got {', '.join(sorted(others)[:3])}; no "
+            "pickle is read: save the model once more with save_pretrained(safe_serialization=True)"
         )
-    return False
+    return index.is_file()
+
+
+def _read_json(file: Path, hook: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> Any:
+    try:
+        return json.loads(file.read_bytes(), object_hook=hook)
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{file} is not JSON: {error}; fetch it again") from error
 
 
 def _check_config(part: dict[str, Any], folder: Path) -> dict[str, Any]:
