@@ -99,8 +99,8 @@ def test_histories_take_any_array(num_samples: int, data: st.DataObject) -> None
             data.draw(odd.arrays((size,), ("int64", "int32", "uint8"))),
             data.draw(odd.arrays((size,))),
         )
-        attempt(lambda: history.record(index, losses))
-        attempt(lambda: summary.record(index, losses))
+        attempt(lambda: history.record(index, losses))  # noqa: B023
+        attempt(lambda: summary.record(index, losses))  # noqa: B023
         attempt(history.end_epoch)
     found, values = history.losses, attempt(lambda: summary.values)
     assert found.shape == (num_samples, history.num_epochs) and bool(torch.isfinite(found.float()).all())

@@ -68,7 +68,10 @@ def read_arrays(path: str | Path, what: str = "arrays") -> dict[str, npt.NDArray
         if size > max(_LARGE, 100 * Path(path).stat().st_size):
             raise ValueError(f"it would unpack to {size:,} bytes")
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            found = {name: file[name] for name in file.files}
+        if not all(isinstance(array, np.ndarray) for array in found.values()):
+            raise ValueError("it is a .zip file of something else than arrays")
+        return found
     except Exception as error:
         raise _explained(error, path, what) from error
 

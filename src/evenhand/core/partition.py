@@ -192,12 +192,15 @@ def _losses(losses: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
             f"losses must be finite, got {values[sample, epoch]} for sample {sample} in epoch {epoch}; "
             "a training that diverges needs a lower learning rate"
         )
-    _check_size(values)
+    if values.dtype == np.float64:
+        _check_size(values)
     return values
 
 
 def _check_size(values: npt.NDArray[Any]) -> None:
-    """Raise for numbers whose squares may overflow; only float64 can hold such."""
+    """Raise for numbers that are not finite, or whose squares may overflow; only float64 can hold such."""
+    if not np.isfinite(values).all():
+        raise ValueError("losses must be finite; a training that diverges needs a lower learning rate")
     if values.dtype == np.float64 and max(values.max(), -values.min()) > LARGEST:
         raise ValueError(
             f"losses must lie between -{LARGEST:g} and {LARGEST:g}, got {values.min():g} to {values.max():g}"

@@ -132,7 +132,7 @@ def _bounded(archive: Path, size: int, most: int) -> None:
 
 def _inside(names: list[str], archive: Path) -> Iterator[str]:
     for name in names:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        if not name or Path(name).is_absolute() or ".." in Path(name).parts:
             raise ValueError(
                 f"{archive} holds an unsafe entry ({name!r}); nothing was unpacked: do not use it"
             )

@@ -103,7 +103,11 @@ def read(file: Path, *, header: bool = True) -> Any:
         raise ValueError(f"expected a table whose name ends in {', '.join(known)}, got {file.name!r}")
     try:
         if name.endswith(PARQUET_SUFFIXES):
-            frame = pandas.read_parquet(file)
+            from pyarrow import parquet
+
+            content = parquet.read_table(file)
+            content.validate(full=True)  # else what is damaged shows only when it is used
+            frame = content.to_pandas()
         else:
             frame = pandas.read_csv(
                 file,

@@ -60,6 +60,8 @@ class Recipe:
                 object.__setattr__(self, field.name, float(value))
             if field.type == "bool" and not isinstance(value, bool):
                 raise ValueError(f"{field.name} must be true or false, got {value!r}")
+        if not isinstance(self.model, str) or not isinstance(self.weights, str | None):
+            raise ValueError(f"model and weights must be names, got {self.model!r} and {self.weights!r}")
         for name in ("epochs", "batch_size", "check_every", "patience", "plateau_epochs", "slices"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

@@ -108,8 +108,12 @@
     for (const button of all(".copy")) {
       button.hidden = false;
       button.addEventListener("click", async () => {
-        await navigator.clipboard.writeText(button.previousElementSibling.textContent);
-        button.textContent = "Copied";
+        try {
+          await navigator.clipboard.writeText(button.previousElementSibling.textContent);
+          button.textContent = "Copied";
+        } catch {
+          button.textContent = "Not allowed";
+        }
         setTimeout(() => { button.textContent = "Copy"; }, 1500);
       });
     }
