@@ -224,6 +224,9 @@ def bad_inputs(tmp: Path) -> dict[str, tuple[list[object], str]]:
         "no features": ([gone, *label], "at least one feature column"),
         "unknown format": ([tmp / "t.xlsx", *label], "whose name ends in"),
         "options for a folder": ([tmp / "empty", *label], "DATA is a folder"),
+        "options for a task": (["digits", *label], "digits is a task"),
+        "unknown model of a task": (["digits:limit=100", "--model", "nonsense"], "unknown model 'nonsense'"),
+        "label as text": ([table, *label, "--text", "outcome"], "different columns, got 'outcome'"),
         "one epoch": ([table, *label, "--epochs", 1], "--epochs must be at least 2"),
         "out is a file": ([table, *label, "--out", table], "--out must be a folder"),
     }
@@ -231,7 +234,8 @@ def bad_inputs(tmp: Path) -> dict[str, tuple[list[object], str]]:
 
 CASES = [
     "empty folder", "unreadable image", "nothing there", "no label", "label missing", "one class", "two rows",
-    "10,000 classes", "continuous", "no features", "unknown format", "options for a folder", "one epoch", "out is a file",
+    "10,000 classes", "continuous", "no features", "unknown format", "options for a folder", "options for a task",
+    "unknown model of a task", "label as text", "one epoch", "out is a file",
 ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from evenhand.audit.verdict import Verdict, judge
 from evenhand.tasks import folder, own, table
 from evenhand.tasks.own import Own
 from evenhand.training import progress
-from evenhand.training.data import Task
+from evenhand.training.data import Task, as_input
 from evenhand.training.models import OWN, make_model
 
 CHEAP_FOLDS, FOLDS = 4, 2  # of trainings that take seconds, and of others
@@ -109,8 +109,13 @@ def _task(
     if task is None and data.kind == "images":
         return data, *networks.image_task(data, model=model, **images)
     task = task or table.task(data)
-    recipe = task.recipe if model is None else task.recipe.replace(model=model)
-    return data, dataclasses.replace(task, recipe=recipe), None
+    if model is None:
+        return data, task, None
+    shape = tuple(as_input(task.train.x[int(task.train.rows[0])]).shape)
+    make_model(
+        model, shape=shape, num_classes=task.num_classes
+    )  # says what is wrong before a file is written
+    return data, dataclasses.replace(task, recipe=task.recipe.replace(model=model)), None
 
 
 def _judged(source: str, data: Own, found: Evidence, task: Task | None, seed: int) -> Audited:
@@ -140,6 +145,10 @@ def read(
     """One's own samples, checked; or the samples of a task that evenhand knows by name, with that task."""
     path = Path(source)
     if not path.exists() and tasks.parse(source.partition(":")[0])[0] in tasks.names():
+        if any((label, text, image, group)):
+            raise ValueError(
+                f"--label, --text, --image and --group name columns of a table, but {source} is a task"
+            )
         task = tasks.load(source)
         return _of_task(task), task
     if path.is_dir():
@@ -159,6 +168,8 @@ def read(
         raise ValueError(
             f"a table needs --label, the column of classes; the columns of {source} are {columns}"
         )
+    if label in (text, image):
+        raise ValueError(f"--label and what the model sees must be different columns, got {label!r} for both")
     return table.listing(path, label=label, text=text, image=image, group=group, header=header), None
 
 
