@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np

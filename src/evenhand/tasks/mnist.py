@@ -114,7 +114,10 @@ def parse(data: bytes, file: Path, magic: int) -> np.ndarray:
             f"{file} must hold {expected} values after its header {shape}, got {len(data) - start}: "
             f"it is {word}; fetch it again"
         )
-    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+    try:
+        return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+    except ValueError as error:  # no values, but sizes that no array has
+        raise ValueError(f"{file} has a header with impossible sizes, {shape}; fetch it again") from error
 
 
 def written(array: np.ndarray) -> bytes:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 NAME = "log.txt"
 _journal = logging.getLogger("evenhand.journal")
@@ -35,7 +36,7 @@ def printable(text: object) -> str:
 class _Plain(logging.Formatter):
     """One line for each message, whatever names it holds."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -77,10 +78,14 @@ def kept(folder: Path) -> Iterator[None]:
         _journal.removeHandler(handler)
 
 
+class _Terminal(logging.StreamHandler[TextIO]):
+    """Prints to standard error."""
+
+
 def show() -> None:
     """Print notes and details to standard error from now on; called twice, they still come once."""
-    if any(isinstance(handler, logging.StreamHandler) for handler in _journal.handlers):
+    if any(isinstance(handler, _Terminal) for handler in _journal.handlers):
         return
-    handler = logging.StreamHandler()
+    handler = _Terminal()
     handler.setFormatter(_Plain("%(asctime)s %(message)s", "%H:%M:%S"))
     _journal.addHandler(handler)

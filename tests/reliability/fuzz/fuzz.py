@@ -144,7 +144,18 @@ def coverage_guided(name: str, cases: int) -> None:
     corpus.mkdir()
     for number, data in enumerate(place.seeds()):
         (corpus / str(number)).write_bytes(data)
-    atheris.Setup([sys.argv[0], str(corpus), f"-runs={cases}", "-max_len=65536", "-verbosity=0"], place.try_)
+    atheris.Setup(
+        [
+            sys.argv[0],
+            str(corpus),
+            f"-runs={cases}",
+            "-max_len=65536",
+            "-verbosity=0",
+            "-print_final_stats=1",
+            f"-artifact_prefix={HERE}/found-{name}-",
+        ],
+        place.try_,
+    )
     atheris.Fuzz()
 
 

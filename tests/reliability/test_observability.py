@@ -1,0 +1,207 @@
+"""What a run says of itself: log.txt, --verbose, warnings, and what the doctor finds."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from shortcut import shortcut_task
+
+import evenhand
+from evenhand import cli, tasks
+from evenhand.cli import doctor as examined
+from evenhand.training import journal
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["evenhand", *map(str, words)])
+        handlers = list(journal._journal.handlers)
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            journal._journal.handlers[:] = handlers
+        return code, *capfd.readouterr()
+
+    return call
+
+
+def lines(path: Path) -> list[str]:
+    """The notes without their times."""
+    return [line.split(" ", 1)[1] for line in (path / "log.txt").read_text().splitlines()]
+
+
+def test_a_run_keeps_a_log_of_its_stages(tmp_path: Path) -> None:
+    record = evenhand.execute(shortcut_task(), "tab", runs=tmp_path, device="cpu")
+    said = lines(record.path)
+    assert said[0].startswith("begin: tiny tab seed 0 on cpu; evenhand ")
+    assert said[1].startswith("settings: {'epochs': 4")
+    assert [line.split(":")[0] for line in said[2:]] == ["erm", "erm", "model", "model", "end"]
+    assert "erm: begins in" in said[2] and "epochs, " in said[3] and said[-1].startswith("end: finished, ")
+    before = (record.path / "log.txt").read_bytes()
+    assert len(before) < 2000
+    evenhand.execute(shortcut_task(), "tab", runs=tmp_path, device="cpu")  # finished: nothing is done or said
+    assert (record.path / "log.txt").read_bytes() == before
+
+
+def test_what_is_shared_continued_or_damaged_is_noted(tmp_path: Path) -> None:
+    evenhand.execute(shortcut_task(), "erm", runs=tmp_path, device="cpu")
+    record = evenhand.execute(shortcut_task(), "tab", runs=tmp_path, device="cpu")
+    assert any(line.startswith("erm: reused, 4 epochs") for line in lines(record.path))
+    (record.path / "metrics.json").unlink()
+    snapshot = record.stage("erm") / "train.ckpt"
+    snapshot.write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="kept as train.ckpt.damaged"):
+        evenhand.execute(shortcut_task(), "tab", runs=tmp_path, device="cpu")
+    said = lines(record.path)
+    assert sum(line.startswith("begin:") for line in said) == 2  # appended, not written anew
+    assert any(line.startswith("warning: ") and "train.ckpt.damaged" in line for line in said)
+
+
+def test_a_failure_is_the_last_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lower the learning rate"):
+        evenhand.execute(
+            shortcut_task(), "erm", {"lr": 1e30, "optimizer": "sgd"}, runs=tmp_path, device="cpu"
+        )
+    (log,) = tmp_path.rglob("log.txt")
+    assert "end: TrainingDiverged: erm: the training loss is not finite" in log.read_text().splitlines()[-1]
+
+
+def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+
+    def full(file: int, data: bytes) -> int:
+        if b"seed 0 on cpu" in data or b"erm" in data:
+            raise OSError(28, "No space left on device")
+        return real(file, data)
+
+    monkeypatch.setattr(os, "write", full)
+    assert evenhand.execute(shortcut_task(), "erm", runs=tmp_path, device="cpu").metrics["test"]
+
+
+def test_verbose_says_what_is_read_reused_and_written(command: Command, tmp_path: Path) -> None:
+    words = (
+        "run",
+        "digits_even_odd",
+        "erm",
+        "--limit",
+        60,
+        "--epochs",
+        2,
+        "-q",
+        "--device",
+        "cpu",
+        "--runs",
+        tmp_path,
+    )
+    code, _, err = command(*words)
+    assert code == 0 and err == ""
+    code, _, err = command(*words, "-v")
+    assert code == 0 and "loaded digits_even_odd:" in err and "reused the finished run" in err
+    code, _, err = command("table", "selected", "--runs", tmp_path, "--verbose", "-o", tmp_path / "t.md")
+    assert code == 0 and "found 1 finished runs in" in err and "wrote" in err and "t.md" in err
+
+
+@pytest.mark.parametrize(
+    "name", ["demo", "run", "bench", "audit", "partition", "predict", "table", "figure", "report"]
+)
+def test_every_command_that_computes_can_be_verbose(command: Command, name: str) -> None:
+    assert "--verbose" in command(name, "--help")[1]
+
+
+def test_a_warning_is_one_line_and_comes_once(tmp_path: Path) -> None:
+    task, method = "digits_even_odd:limit=60", "erm"
+    words = [sys.executable, "-m", "evenhand", "run", task, method, "--epochs", "2", "-q", "--device", "cpu"]
+    evenhand.execute(tasks.load(task), method, {"epochs": 2}, runs=tmp_path, device="cpu")
+    (metrics,) = tmp_path.rglob("metrics.json")
+    metrics.write_text("{")
+    done = subprocess.run([*words, "--runs", str(tmp_path)], capture_output=True, text=True, check=True)
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("evenhand: warning: ") and "kept as metrics.json.damaged-" in said
+
+
+# -- the doctor --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path / "cache"))
+    for name in ("EVENHAND_DATA", "EVENHAND_WEIGHTS"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+def test_the_doctor_finds_a_healthy_machine_usable_and_writes_nothing(
+    command: Command, healthy: Path
+) -> None:
+    code, out, _ = command("doctor", "--data", "data")
+    assert code == 0 and "Nothing would go wrong." in out
+    for word in ("torch", "cpus", "free memory", "folders", "digits_even_odd", "missing: "):
+        assert word in out
+    assert [path.name for path in healthy.iterdir()] == ["data"]
+    code, out, _ = command("doctor", "--json")
+    content = json.loads(out)
+    assert code == 0 and content["ok"] and content["problems"] == []
+    assert content["versions"]["evenhand"] == evenhand.__version__ and content["data"]["digits"] == "there"
+    assert "$EVENHAND_DATA is not set" in content["data"]["folder"]
+
+
+def test_the_doctor_says_what_would_go_wrong(
+    command: Command, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (healthy / "runs").write_text("in the way")
+    monkeypatch.setenv("EVENHAND_WEIGHTS", "nowhere")
+    code, out, _ = command("doctor", "--data", "absent", "--json")
+    problems = json.loads(out)["problems"]
+    assert code == 1 and len(problems) == 3
+    assert any("runs folder" in line and "is a file; name another with --runs" in line for line in problems)
+    assert any("--data names absent, which is not a folder" in line for line in problems)
+    assert any("$EVENHAND_WEIGHTS names nowhere" in line for line in problems)
+
+
+def test_the_doctor_notices_a_folder_that_cannot_be_written_to(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *given: object, **options: object) -> None:
+        raise PermissionError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    problems = examined.examine().problems
+    assert any("cache folder" in line and "$EVENHAND_CACHE" in line for line in problems)
+
+
+@pytest.mark.parametrize(("free", "where"), [(50 << 20, "problems"), (500 << 20, "notes")])
+def test_the_doctor_counts_the_disk(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, free: int, where: str
+) -> None:
+    usage = type("Usage", (), {"free": free})
+    monkeypatch.setattr(examined.shutil, "disk_usage", lambda path: usage)
+    found = examined.examine()
+    assert any("are free where the runs folder is" in line for line in getattr(found, where))
+
+
+def test_the_doctor_notices_versions_that_do_not_fit(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = examined._version
+    monkeypatch.setattr(
+        examined, "_version", lambda name: {"pandas": None, "torch": "2.4.0+cpu"}.get(name, real(name))
+    )
+    monkeypatch.setattr(examined.importlib.metadata, "requires", lambda name: ["numpy", "torch==2.15.0"])
+    found = examined.examine()
+    assert any(
+        "is made for torch 2.15.0, but torch 2.4.0+cpu is installed" in line for line in found.problems
+    )
+    assert any("pandas not installed; pip install 'evenhand[table]'" in line for line in found.notes)
