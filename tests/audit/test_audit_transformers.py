@@ -103,7 +103,7 @@ def test_a_planted_shortcut_is_found_and_the_models_can_be_used(evenhand: Any, t
         rows = list(csv.DictReader(file))
     listed = np.array([row["triage"] == "minority" for row in rows])
     truth = (frame["aligned"] == "no").to_numpy() & np.array([row["split"] == "train" for row in rows])
-    # One sample in twenty is of the minority.
+    # One sample in twenty is of the minority. Seeds 10-13, 20-22 and 30-34: precision 0.79-1, recall 0.55-1.
     assert (listed & truth).sum() > 0.6 * listed.sum() and (listed & truth).sum() > 0.4 * truth.sum()
     check_scores(frame, rows, summary)
     assert frame["message"][int(rows[np.flatnonzero(listed)[0]]["id"])] in (out / "report.html").read_text()
@@ -125,7 +125,7 @@ def check_scores(frame: Any, rows: list[dict[str, str]], summary: dict[str, Any]
         for name in ("baseline", "balanced")
     }
     before, after = (right[name][held_out & apart].mean() for name in right)
-    assert after > before
+    assert after > before  # on 11 of 12 other seeds too; on seed 34 the baseline itself learns half of it
     assert right["balanced"][held_out].mean() > right["baseline"][held_out].mean() - 0.05
     gain = summary["ship"]["late_change"]
     assert (summary["ship"]["model"] == "balanced") == (gain >= 0)
