@@ -47,4 +47,7 @@ def pair_of(record: Record) -> Settings:
 
 def _full(record: Record) -> dict[str, Any]:
     given = record.config.get("full_recipe") or record.config.get("recipe", {})
-    return {**dataclasses.asdict(Recipe()), **given}
+    return {**_DEFAULTS, **given}
+
+
+_DEFAULTS = dataclasses.asdict(Recipe())

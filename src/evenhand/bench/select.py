@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -265,8 +266,11 @@ def _settings(record: Record, grid: dict[str, list[Any]] | None) -> tuple[Settin
     if grid is None:
         return dict(sorted(given.items())), {}
     train = getattr(method_module(record.method), "train", None)
-    known = {**(plugins.keywords(train) if train else {}), **pair_of(record), **given}
+    known = {**(_keywords(train) if train else {}), **pair_of(record), **given}
     return {key: known.get(key) for key in grid}, {key: given[key] for key in given if key not in grid}
+
+
+_keywords = functools.cache(plugins.keywords)  # asked for every record of a bench
 
 
 def _sets_pair(grid: Mapping[str, Any] | None) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,11 @@ class Study:
         return None
 
     def variant_of(self, record: Record) -> Variant:
-        return next(variant for variant in self.variants if record in variant.records)
+        return self._variant_by_path[record.path]
+
+    @cached_property
+    def _variant_by_path(self) -> dict[Path, Variant]:
+        return {record.path: variant for variant in self.variants for record in variant.records}
 
     def _chosen(self, method: str) -> Variant | None:
         """Of several configurations the one with the best mean validation accuracy, as the paper selects."""

@@ -1,0 +1,65 @@
+"""A bench of many runs: work that grows with their number, not with its square, and memory that does not grow."""
+
+import io
+import sys
+from pathlib import Path
+
+import load
+import pytest
+from test_faults import script
+
+from evenhand.bench import records
+from evenhand.bench.agenda import Agenda
+from evenhand.bench.plan import PAPER, waves
+from evenhand.bench.work import Place
+from evenhand.bench.work import load as load_task
+from evenhand.report import tables
+
+
+class Counted:
+    """How many calls, of Python functions and built-in ones, something makes: its cost, whatever the clock says."""
+
+    def __enter__(self) -> "Counted":
+        self.calls = 0
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        sys.setprofile(None)
+
+    def _count(self, _frame: object, event: str, _argument: object) -> None:
+        self.calls += event in ("call", "c_call")
+
+
+def plan(runs: Path, seeds: int) -> None:
+    agenda = Agenda(Place(runs, device="cpu"))
+    agenda.add_waves([waves(load_task(load.TASK, None), PAPER, range(seeds), {})])
+    assert agenda.count("done") == len(agenda.entries) == 14 * seeds
+
+
+STEPS = {
+    "plan": plan,
+    "table": lambda runs, seeds: tables.make("1", records.load(runs)),
+    "pack": lambda runs, seeds: records.pack(records.load(runs), runs.parent / "runs.zip"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_twice_as_many_runs_are_twice_as_much_work(tmp_path: Path, step: str) -> None:
+    calls = []
+    for seeds in (2, 6, 12):  # the first time, modules are loaded and fonts are found
+        runs = tmp_path / str(seeds) / "runs"
+        load.make(runs, 14 * seeds)
+        with Counted() as counted:
+            STEPS[step](runs, seeds)
+        calls.append(counted.calls)
+    assert calls[2] < 2.3 * calls[1]
+
+
+def test_a_history_on_disk_takes_little_memory() -> None:
+    done = script("big_history.py", "--samples", "200000", "--epochs", "20")
+    assert done.returncode == 0, done.stderr
+    assert "100.00% as made; 360000 rows after rebalancing" in done.stdout
+    peak = float(done.stdout.split()[-1])
+    assert peak < 5 * 200_000 * 20 * 4 / 2**20  # MB: five times the histories themselves
+    assert io.StringIO(done.stdout).readline().startswith("200000 samples, 20 epochs: 15 MB")
