@@ -1,5 +1,6 @@
 """LossHistory: what was recorded is what comes out, in memory and on disk."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -214,3 +215,25 @@ def test_a_device_is_not_waited_for_before_the_epoch_ends() -> None:
         with pytest.raises(ValueError, match="the epoch is dropped"):
             history.end_epoch()
     assert history.num_epochs == 1
+
+
+def test_labels_taken_for_positions_are_noticed() -> None:
+    history = LossHistory(300)
+    for _ in range(3):
+        history.record(torch.arange(100) % 3, torch.ones(100))
+    with pytest.raises(
+        ValueError, match="300 losses went to only 3 of 300 samples; are the positions those of"
+    ):
+        history.end_epoch()
+    assert history.num_epochs == 0
+
+
+def test_samples_without_a_loss_are_counted_once() -> None:
+    history = LossHistory(10)
+    with pytest.warns(UserWarning, match="4 of 10 samples had no loss in the first epoch"):
+        history.record(range(6), torch.ones(6))
+        history.end_epoch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        history.record(range(6), torch.ones(6))
+        history.end_epoch()

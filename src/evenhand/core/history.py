@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import BinaryIO
 
@@ -125,6 +126,8 @@ class LossHistory:
         if self._shared:
             sums, counts = ranks.add_parts(sums), ranks.add_parts(counts)
         seen, column = counts > 0, sums / counts.clamp(min=1)
+        if self._num_epochs == 0 and not self._shared:
+            self._check_first(seen, counts)
         column = torch.where(seen, column, self._unseen(column, seen))
         if self.dtype == torch.bool:
             column = column >= 0.5
@@ -164,6 +167,24 @@ class LossHistory:
             if wrong
             else ""
         )
+
+    def _check_first(self, seen: Tensor, counts: Tensor) -> None:
+        """The commonest mistake shows in the first epoch: something else was taken for positions."""
+        missing = self.num_samples - int(seen.sum())
+        recorded = int(counts.sum())
+        hint = "are the positions those of evenhand.indexed(dataset), and is num_samples its length?"
+        if recorded >= self.num_samples and missing > 0.9 * self.num_samples:
+            self._forget()
+            raise ValueError(
+                f"index must hold samples' positions, but {recorded} losses went to only "
+                f"{self.num_samples - missing} of {self.num_samples} samples; {hint}"
+            )
+        if missing:
+            warnings.warn(
+                f"{missing} of {self.num_samples} samples had no loss in the first epoch and get the mean of "
+                f"the others until they have; {hint}",
+                stacklevel=3,
+            )
 
     def _unseen(self, column: Tensor, seen: Tensor) -> Tensor:
         """What samples get that were not seen: their last value, or else the mean of those that were."""
