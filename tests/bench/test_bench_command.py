@@ -81,8 +81,7 @@ def test_a_field_of_the_recipe_is_set_for_all_runs(evenhand, tmp_path: Path) -> 
     configs = [json.loads(path.read_bytes()) for path in tmp_path.glob("*/erm/*/config.json")]
     assert code == 0 and len(configs) == 2
     assert {(config["recipe"]["batch_size"], config["recipe"]["patience"]) for config in configs} == {(8, 1)}
-    code, out, _ = evenhand("table", "1", "--runs", tmp_path, "--format", "md")
-    assert code == 0
+    assert evenhand("table", "1", "--runs", tmp_path, "--format", "md")[0] == 0
 
 
 def test_when_the_time_is_over_what_is_left_is_said(evenhand, tmp_path: Path) -> None:

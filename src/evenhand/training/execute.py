@@ -91,8 +91,11 @@ def _journal(path: Path) -> contextlib.AbstractContextManager[None]:
 def _threads(task: Task, recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Small steps on one thread: a second gains a third when its core is idle, and costs minutes when not."""
     before = torch.get_num_threads()
-    step = recipe.batch_size * as_input(task.train.x[int(task.train.rows[0])]).numel()
-    if device.type == "cpu" and step < 2**16:
+    example = as_input(task.train.x[int(task.train.rows[0])])
+    words = (
+        not example.is_floating_point() and example.dtype != torch.uint8
+    )  # a model makes many numbers of each
+    if device.type == "cpu" and not words and recipe.batch_size * example.numel() < 2**16:
         torch.set_num_threads(1)
     try:
         yield
