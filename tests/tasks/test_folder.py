@@ -78,6 +78,16 @@ def test_what_is_no_folder_of_classes_is_refused(photos: Path, tmp_path: Path) -
         tasks.load("folder")
 
 
+def test_a_class_that_train_lacks_is_refused(tmp_path: Path) -> None:
+    for place in ("train/a", "train/b", "val/a", "val/c", "test/a"):
+        for number in range(6):
+            picture(tmp_path / "parts" / place / f"{number}.png")
+    with pytest.raises(
+        ValueError, match=r"every class in the train folder .* fewer of 'c' \(0\); add images"
+    ):
+        folder.listing(tmp_path / "parts")
+
+
 def test_a_damaged_image_is_named(photos: Path) -> None:
     (photos / "cat" / "3.png").write_bytes(b"\x89PNG nothing")
     with pytest.raises(ValueError, match=r"3\.png cannot be decoded"):

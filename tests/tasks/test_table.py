@@ -150,3 +150,29 @@ def test_other_mistakes_say_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("a,label\n")
     with pytest.raises(ValueError, match="table with rows"):
         table.read(tmp_path / "empty.csv")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.data"])
+def test_columns_of_one_name_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    lines = [f"{n % 2}, {n}, {n % 2}" for n in range(20)]
+    (tmp_path / name).write_text("\n".join(["y, f,y", *lines]))
+    with pytest.raises(ValueError, match=r"different names, but .* more than one called 'y'; rename"):
+        table.listing(tmp_path / name, label="y")
+    (tmp_path / name).write_text("\n".join(["1,2,1", *lines]))
+    assert list(table.read(tmp_path / name, header=False).columns) == ["0", "1", "2"]
+
+
+def test_another_encoding_and_ragged_lines_are_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_bytes(b"name,y\n" + "Zoë,1\n".encode("latin-1") * 20)
+    with pytest.raises(ValueError, match=r"CSV in UTF-8, .*Latin-1.*iconv -f LATIN1 -t UTF-8 t\.csv"):
+        table.read(file)
+    file.write_bytes("Größe,y\n1,2\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="CSV in UTF-8"):
+        table.read(file)
+    file.write_text("a,y\n1,2\n3,4\n1,2,3\n")
+    with pytest.raises(
+        ValueError, match="expected 2 fields in every line, but line 4 of .* has 3; mend"
+    ) as end:
+        table.read(file)
+    assert "\n" not in str(end.value) and "C error" not in str(end.value)

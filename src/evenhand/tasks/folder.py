@@ -51,6 +51,8 @@ def listing(folder: Path) -> Own:
         raise ValueError(_nothing(folder))
     y, class_names = own.classes_of(labels, f"the folder {folder}")
     given = np.array(split, dtype=np.int64)
+    if divided:
+        _check_trained(y, given, class_names, folder)
     return Own(
         kind="images",
         ids=[str(file.relative_to(folder)) for file in files],
@@ -59,6 +61,19 @@ def listing(folder: Path) -> Own:
         split=own.completed(y, given) if divided else own.divided(y),
         files=files,
     )
+
+
+def _check_trained(y: np.ndarray, given: np.ndarray, class_names: tuple[str, ...], folder: Path) -> None:
+    """Every class can be learned: it has enough samples in train, also once val or test is taken of them."""
+    counts = np.bincount(y[given == TRAIN], minlength=len(class_names))
+    taken = sum(not (given == part).any() for part in (VAL, TEST))
+    needed = 3 + taken  # as own.LEAST: three to train on
+    rare = [f"{class_names[i]!r} ({counts[i]})" for i in np.flatnonzero(counts < needed)]
+    if rare:
+        raise ValueError(
+            f"expected at least {needed} images of every class in the train folder of {folder}, but it has "
+            f"fewer of {', '.join(rare[:5])}; add images to train, or remove the class from val and test"
+        )
 
 
 def _subfolders(folder: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,11 @@ import torch
 
 from evenhand.tasks import folder, own
 from evenhand.tasks.own import TRAIN, Own
+from evenhand.tasks.table_file import pandas_module, read
 from evenhand.training.data import Task, checksum
 from evenhand.training.recipe import Recipe
 
 RECIPE = Recipe(model="mlp", epochs=40, batch_size=128, check_every=1)
-PANDAS_NEEDED = "tables need pandas and pyarrow: pip install 'evenhand[table]'"
-CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".csv.gz", ".tsv.gz")
-PARQUET_SUFFIXES = (".parquet", ".pq")
 MOST_WORDS = 2000  # of a bag of words that a network reads; the linear model of an audit reads all
 MOST_VALUES = 50  # of a category that a network sees; rarer ones look alike
 IDENTIFIER = 0.5  # a column of words with more distinct values than this share of its rows names the rows
@@ -92,57 +89,6 @@ def listing(
     )
 
 
-def read(file: Path, *, header: bool = True) -> Any:
-    """The table as a pandas frame; without a header its columns are called 0, 1, 2, …"""
-    pandas = _pandas()
-    name = file.name.lower()
-    known = (*CSV_SUFFIXES, *PARQUET_SUFFIXES)
-    if not file.is_file():
-        raise ValueError(f"expected a table or a folder of class folders, but there is no {file}")
-    if not name.endswith(known):
-        raise ValueError(f"expected a table whose name ends in {', '.join(known)}, got {file.name!r}")
-    try:
-        if name.endswith(PARQUET_SUFFIXES):
-            from pyarrow import parquet
-
-            content = parquet.read_table(file)
-            content.validate(full=True)  # else what is damaged shows only when it is used
-            frame = content.to_pandas()
-        else:
-            frame = pandas.read_csv(
-                file,
-                sep=_separator(file),
-                header=0 if header else None,
-                skipinitialspace=True,
-                na_values=["?"],
-                low_memory=False,
-            )
-    except Exception as error:  # pandas and pyarrow raise many kinds
-        raise ValueError(
-            f"{file} cannot be read as a table: {error}; is it damaged, or of another kind?"
-        ) from error
-    frame.columns = [str(column).strip() for column in frame.columns]
-    if len(frame) == 0:
-        raise ValueError(f"expected a table with rows, but {file} has none")
-    if len(set(frame.columns)) < len(frame.columns):
-        raise ValueError(f"expected columns of different names, but {file} has one name twice; rename it")
-    return frame.reset_index(drop=True)
-
-
-def _separator(file: Path) -> str:
-    """Comma, semicolon, tab or bar, whichever the first line fits."""
-    if ".tsv" in file.name.lower():
-        return "\t"
-    if file.name.lower().endswith(".gz"):
-        return ","
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        first = lines.readline()
-    try:
-        return csv.Sniffer().sniff(first, delimiters=",;\t|").delimiter
-    except csv.Error:
-        return ","
-
-
 def _check_not_continuous(labels: Any, column: str, file: Path) -> None:
     values = labels.to_numpy()
     if values.dtype.kind != "f":
@@ -189,7 +135,7 @@ def _files(paths: list[str], table: Path, column: str) -> list[Path]:
 
 def cleaned(frame: Any, notes: list[str]) -> Any:
     """Feature columns as numbers or words: no dates, no truth values, no columns that cannot help."""
-    pandas = _pandas()
+    pandas = pandas_module()
     columns: dict[str, Any] = {}
     useless: list[str] = []
     for name in frame.columns:
@@ -292,11 +238,3 @@ def tensor_task(data: Own, x: torch.Tensor) -> Task:
         recipe=RECIPE,
         checksum=checksum(x, *data.class_names, data.y, data.split, *group),
     )
-
-
-def _pandas() -> Any:
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError(PANDAS_NEEDED) from error
-    return pandas
