@@ -132,7 +132,7 @@ def _whole(values: Any, name: str) -> np.ndarray:
 
 
 def _listed(indices: Any) -> Any:
-    known = isinstance(indices, (Tensor, np.ndarray)) or hasattr(indices, "__array__")
+    known = isinstance(indices, (Tensor, np.ndarray, str, bytes)) or hasattr(indices, "__array__")
     return indices if known or not isinstance(indices, Iterable) else list(indices)
 
 
