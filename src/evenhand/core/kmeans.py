@@ -7,6 +7,7 @@ is said in search.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ from evenhand.core.search import SEARCHED, Rows, best_split
 
 _BUCKET = 1 << 18  # numbers worked on at once: what fits into a processor core's own cache
 _PRECISION = {np.dtype(np.float16): np.float32, np.dtype(np.float32): np.float32}
-LARGEST = 1e100  # of a number whose squares may be summed
 _HUGE = 1 << 24  # a class of more numbers is worth all threads
 
 
@@ -58,10 +58,8 @@ def two_means(
     values = as_matrix(histories, "histories")
     x = torch.from_numpy(values.astype(_PRECISION.get(values.dtype, np.float64), copy=False))
     low, high = float(x.min()), float(x.max())  # NaN where there is one
-    if not -LARGEST <= low <= high <= LARGEST:
-        raise ValueError(
-            f"histories must be finite, and at most {LARGEST:g} in size, got {low:g} to {high:g}"
-        )
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"histories must be finite, got {low:g} to {high:g}")
     classes, position = class_positions(np.zeros(len(x), np.int64) if labels is None else labels)
     if len(position) != len(x):
         raise ValueError(f"histories and labels must be equally long, got {len(x)} and {len(position)}")

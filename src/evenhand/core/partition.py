@@ -14,9 +14,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from evenhand.core.arrays import as_real, read_arrays
-from evenhand.core.kmeans import LARGEST, as_labels, as_matrix, class_positions, two_means
+from evenhand.core.kmeans import as_labels, as_matrix, class_positions, two_means
 from evenhand.core.summary import cut_in_two
 
+LARGEST = 1e100  # of a loss: squares of larger ones may overflow
 Cluster = Callable[[npt.NDArray[Any]], npt.ArrayLike]  # (samples, epochs) of one class -> 0/1 per sample
 
 
