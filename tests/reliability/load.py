@@ -9,7 +9,6 @@ The records are made without training, in the folders in which the bench looks f
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import tempfile
@@ -55,30 +54,35 @@ class Cost:
     """What one command took."""
 
     seconds: float
+    busy: float  # seconds of a processor, whatever else the machine does
     megabytes: float  # at its peak, with torch and all else that it loads
-    output: str
 
 
 def measure(*words: str | Path) -> Cost:
     """Run a command of evenhand in a process of its own."""
     code = (
-        "import resource, sys; from evenhand.cli import main; sys.argv[0] = 'evenhand'\n"
+        "import sys, time; from evenhand.cli import main; sys.argv[0] = 'evenhand'\n"
         "try: main()\n"
-        "finally: print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+        "finally:\n"
+        # Not ru_maxrss, which begins with the memory of the process that has started this one.
+        "    peak = open('/proc/self/status').read().split('VmHWM:')[1].split()[0]\n"
+        "    print('used', peak, time.process_time(), file=sys.stderr)"
     )
     begun = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True)
     seconds = time.monotonic() - begun
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, words))} failed:\n{done.stderr}")
-    peak = next(line for line in done.stderr.splitlines()[::-1] if line.startswith("peak "))
-    return Cost(seconds, int(peak.split()[1]) / 1024, done.stdout)
+    used = next(line for line in done.stderr.splitlines()[::-1] if line.startswith("used "))
+    _, peak, busy = used.split()
+    return Cost(seconds, float(busy), int(peak) / 1024)
 
 
 def commands(folder: Path, seeds: int) -> dict[str, list[str | Path]]:
     runs = folder / "runs"
     each = ",".join(map(str, range(seeds)))
     return {
+        "table methods, which reads no run": ["table", "methods"],
         "bench --dry-run, nothing done": ["bench", TASK, "--seeds", each, "--dry-run", "--device", "cpu",
                                           "--runs", folder / "none"],
         "bench --dry-run, all done": ["bench", TASK, "--seeds", each, "--dry-run", "--device", "cpu",
@@ -99,12 +103,11 @@ def main() -> None:
         folder = Path(name)
         seeds = make(folder / "runs", number)
         count = len(list((folder / "runs").glob("*/*/*/metrics.json")))
-        print(f"{count} runs, {seeds} seeds\n\n| command | seconds | peak memory |\n| --- | ---: | ---: |")
+        print(f"{count} runs, {seeds} seeds\n\n| command | processor seconds | seconds | peak memory |")
+        print("| --- | ---: | ---: | ---: |")
         for title, words in commands(folder, seeds).items():
             cost = measure(*words)
-            print(f"| {title} | {cost.seconds:.1f} | {cost.megabytes:.0f} MB |", flush=True)
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"\nmaking the records: {own:.0f} MB")
+            print(f"| {title} | {cost.busy:.1f} | {cost.seconds:.1f} | {cost.megabytes:.0f} MB |", flush=True)
 
 
 if __name__ == "__main__":

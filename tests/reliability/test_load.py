@@ -6,7 +6,7 @@ from pathlib import Path
 
 import load
 import pytest
-from test_faults import script
+from test_faults import needs_linux, script
 
 from evenhand.bench import records
 from evenhand.bench.agenda import Agenda
@@ -56,10 +56,11 @@ def test_twice_as_many_runs_are_twice_as_much_work(tmp_path: Path, step: str) ->
     assert calls[2] < 2.3 * calls[1]
 
 
+@needs_linux
 def test_a_history_on_disk_takes_little_memory() -> None:
     done = script("big_history.py", "--samples", "200000", "--epochs", "20")
     assert done.returncode == 0, done.stderr
     assert "100.00% as made; 360000 rows after rebalancing" in done.stdout
     peak = float(done.stdout.split()[-1])
-    assert peak < 5 * 200_000 * 20 * 4 / 2**20  # MB: five times the histories themselves
+    assert 0 < peak < 5 * 200_000 * 20 * 4 / 2**20  # MB: five times the histories themselves
     assert io.StringIO(done.stdout).readline().startswith("200000 samples, 20 epochs: 15 MB")
