@@ -1,5 +1,6 @@
 """Damaged on purpose: a flipped bit, a file cut short, an empty one; each is noticed, named and made again."""
 
+import json
 import random
 import shutil
 import warnings
@@ -166,3 +167,13 @@ def test_a_record_says_which_file_is_damaged_and_records_without_checksums_are_r
     shutil.copytree(record.path, old)
     (old / "checksums.json").unlink()
     assert is_finished(old) and Record(old).metrics == record.metrics
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../../secret", "other.json"])
+def test_a_strangers_checksums_open_no_other_file(base: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(base, tmp_path / "root")
+    path = next(tmp_path.glob("root/runs/tiny/tab/*-s0"))
+    (path / "checksums.json").write_text(json.dumps({"files": {name: "0" * 64}, "stages": {}}))
+    assert not is_finished(path)
+    with pytest.raises(Damaged, match=r"checksums.json should hold the checksums of a run, but it names"):
+        _ = Record(path).metrics

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.training.histories import NAMES, column_sums
-from evenhand.training.shape import misshapen
+from evenhand.training.shape import CONFIG, misshapen
 from evenhand.training.store import Damaged, json_bytes, read_json, write_json
 
 SEAL = "checksums.json"
@@ -22,6 +22,7 @@ FILES = (
     "timing.json",
     "val_partition.npz",
 )
+STAGE_FILES = ("epochs.jsonl", *(f"{name}.npy" for name in NAMES))
 SHAPE = {"files": {str: str}, "stages": {str: {str: str}}}
 
 
@@ -47,7 +48,12 @@ def read(path: Path) -> dict[str, Any]:
     if not (path / SEAL).exists():
         return {"files": {}, "stages": {}}
     content: dict[str, Any] = read_json(path / SEAL)
-    if wrong := misshapen(content, SHAPE):
+    wrong = misshapen(content, SHAPE)
+    if not wrong:  # the record may be anybody's: no other file is opened for it
+        names = {*content["files"], *(name for sums in content["stages"].values() for name in sums)}
+        unknown = names - {*FILES, "metrics.json", *STAGE_FILES}
+        wrong = f"it names {sorted(unknown)[0]!r}" if unknown else ""
+    if wrong:
         raise Damaged(f"{path / SEAL} should hold the checksums of a run, but {wrong}")
     return content
 
@@ -86,8 +92,10 @@ def damaged(path: Path, *, everything: bool) -> list[tuple[Path, Damaged]]:
         if (everything or name != WEIGHTS) and (trouble := _trouble(check, path / name, seal)):
             found.append((path / name, trouble))
     if everything and not found:
-        for name, stage in read_json(path / "config.json")["stages"].items() if seal["stages"] else ():
-            folder = path.parent.parent / "stages" / str(stage["folder"])
+        config = read_json(path / "config.json") if seal["stages"] else {}
+        stages = {} if misshapen(config, CONFIG) else config["stages"]
+        for name, stage in stages.items():
+            folder = path.parent.parent / "stages" / Path(stage["folder"]).name
             sums = seal["stages"].get(name, {})
             found += [
                 (folder / file, trouble)
@@ -114,7 +122,7 @@ def _trouble(function: Any, *arguments: Any) -> Damaged | None:
 def _stage_sums(folder: Path, epochs: int, names: list[str] | None = None) -> dict[str, str]:
     """Checksums of a training's first epochs, which stay as they are when it goes further."""
     sums: dict[str, str] = {}
-    for name in names or ["epochs.jsonl", *(f"{name}.npy" for name in NAMES)]:
+    for name in STAGE_FILES if names is None else names:
         file = folder / name
         if not file.exists():
             continue
