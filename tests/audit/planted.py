@@ -95,3 +95,22 @@ def bordered(files: list[Path], labels: list[str], p: float, target: Path, seed:
             )
             photo.save(target / name / f"{files[row].stem}.png")
     return follows
+
+
+def photos(folder: Path, names: tuple[str, ...] = ("dark", "light"), count: int = 20) -> Path:
+    """Folders of small pictures, each lighter than the one before."""
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for label, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = rng.integers(0, 100, (8, 8, 3)) + 120 * (label % 2)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+def saved(frame: Any, file: Path) -> Path:
+    """The file of a table."""
+    frame.to_csv(file, index=False)
+    return file

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from made_evidence import made
 
 from evenhand.audit.choice import recommend, side_by_side
-from evenhand.audit.evidence import balanced_without, folds, late_samples
-from evenhand.audit.triage import course, sort_out
+from evenhand.audit.evidence import Evidence, balanced_without, folds, late_samples
+from evenhand.audit.triage import counted, course, later_than_most, sort_out
 from evenhand.audit.verdict import CLASS_FLOOR, class_gaps, humps, judge, paired_change, threshold
 from evenhand.core.partition import partition
 
@@ -47,6 +47,53 @@ def test_late_samples_that_no_unseen_model_confirms_ask_for_a_look() -> None:
     lists = sort_out(found, verdict)
     assert len(lists.rows("mislabelled")) == 38 and len(lists.rows("minority")) == 2
     assert recommend(found, verdict)["model"] == "baseline"
+
+    assert "wrong labels, or kinds that the model cannot learn yet, explain the rest" in verdict.reasons[1]
+
+
+def test_where_nothing_stands_apart_the_doubt_about_late_samples_is_no_reason() -> None:
+    plain = made()
+    verdict = judge(made(unseen=plain.unseen[:, ::-1]))
+    assert verdict.advice == "leave it" and len(verdict.doubts) == 1 and len(verdict.reasons) == 1
+
+
+def second_split(*, early: bool) -> Evidence:
+    """Wrong labels far above the rest, and a second hump, which is learned as early as the rest or later."""
+    num = 400
+    level = np.tile(np.repeat([2.0, 0.5, 0.1], [25, 20, num - 45]), 2)
+    losses = level[:, None] * np.ones(12) + np.random.default_rng(0).normal(0, 0.01, (2 * num, 12))
+    learned = np.where(level == 2.0, 13, np.where(level == 0.5, 2 if early else 6, 2))
+    y = np.repeat([0, 1], num)
+    right = np.where(level == 2.0, 1 - y, y)
+    return made(
+        num,
+        losses=losses.astype(np.float32),
+        hits=np.arange(1, 13) >= learned[:, None],
+        parts=partition(losses.astype(np.float32), y),
+        unseen=np.eye(2, dtype=np.float32)[right],
+        baseline={**made().baseline, "train": right},
+    )
+
+
+def test_the_second_split_lists_only_samples_that_are_learned_late() -> None:
+    for early, listed in ((True, 0), (False, 40)):
+        found = second_split(early=early)
+        verdict = judge(found)
+        assert verdict.advice == "look first"
+        lists = sort_out(found, verdict)
+        assert len(lists.rows("mislabelled")) == 50 and len(lists.rows("minority")) == listed
+        assert int(lists.hidden.sum()) == listed
+        assert [each.late for each in verdict.classes] == [25, 25]
+        late = [each.late for each in counted(verdict, found, lists).classes]
+        assert late == [25 + listed // 2] * 2  # never fewer than are listed
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(-1, 9).filter(bool), min_size=1, max_size=30))
+def test_later_than_most_against_a_loop(learned: list[int]) -> None:
+    when = [100 if each < 0 else each for each in learned]
+    expected = [sum(other < each for other in when) >= 0.75 * len(when) for each in when]
+    assert later_than_most(np.array(learned), np.zeros(len(learned), dtype=int)).tolist() == expected
 
 
 def test_a_model_that_loses_accuracy_asks_for_a_look() -> None:

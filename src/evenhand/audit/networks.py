@@ -21,7 +21,7 @@ from evenhand.tasks import folder, photos, source, table
 from evenhand.tasks.images import decoded
 from evenhand.tasks.own import TRAIN, Own
 from evenhand.training import progress
-from evenhand.training.data import Task, checksum
+from evenhand.training.data import Task, as_input, checksum
 from evenhand.training.execute import execute
 from evenhand.training.identity import resolve_device
 from evenhand.training.models import make_model
@@ -132,6 +132,41 @@ def image_task(
     task = table.tensor_task(data, (features - backbone.mean) / backbone.std)
     mixed = checksum(task.checksum, digest)
     return dataclasses.replace(task, name="features", recipe=HEAD, checksum=mixed), backbone
+
+
+def shape_of(task: Task) -> tuple[int, ...]:
+    """The shape of one sample as a model sees it."""
+    return tuple(as_input(task.train.x[int(task.train.rows[0])]).shape)
+
+
+def check_model(task: Task, name: str | None) -> None:
+    """Say what is wrong with a model before anything is trained: it must give one output per class."""
+    if name is None:
+        return
+    model = make_model(name, shape=shape_of(task), num_classes=task.num_classes)
+    if ":" not in name:
+        return
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"the model {name!r} must be a torch.nn.Module, got {type(model).__name__}")
+    first = as_input(task.train.x[int(task.train.rows[0])])
+    two = torch.stack([first, first])
+    if two.dtype == torch.uint8:  # pixels, which training scales
+        two = two.float() / 255
+    expected = (2, task.num_classes)
+    try:
+        with torch.no_grad():
+            came = model.eval()(two)
+    except Exception as error:  # anything can be wrong with it
+        raise ValueError(
+            f"the model {name!r} cannot take two samples of shape {tuple(first.shape)}: "
+            f"{type(error).__name__}: {error}; make it fit, or let its function take shape and num_classes"
+        ) from error
+    if not isinstance(came, Tensor) or tuple(came.shape) != expected:
+        got = f"shape {tuple(came.shape)}" if isinstance(came, Tensor) else type(came).__name__
+        raise ValueError(
+            f"the model {name!r} must give one output per class, {expected} for two samples, got {got}; "
+            "let its function take num_classes"
+        )
 
 
 def _own_size(file: Path) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import evenhand
-from evenhand.audit.words import advice_sentence, class_advice, recommendation
+from evenhand.audit.words import advice_sentence, class_advice, list_notes, recommendation
 from evenhand.report import explorer
 from evenhand.report.explorer_input import Audit, Pictures, Rows, Samples, Score, Texts
 from evenhand.report.explorer_input import Verdict as ClassLine
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from evenhand.audit.run import Audited
 
 
-def write(done: Audited, file: Path) -> Path:
-    """Write the page about the training samples."""
-    return explorer.write(file, told(done))
+def content(done: Audited) -> bytes:
+    """The page about the training samples."""
+    # Names of files may hold bytes that are no text; they become question marks.
+    return explorer.render(told(done)).encode(errors="replace")
 
 
 def told(done: Audited) -> Audit:
@@ -40,7 +41,10 @@ def told(done: Audited) -> Audit:
     return Audit(
         title=Path(done.title).name or done.title,
         headline=advice_sentence(done.verdict),
-        lede=[sentence[:1].upper() + sentence[1:] + "." for sentence in done.verdict.reasons],
+        lede=[
+            *(sentence[:1].upper() + sentence[1:] + "." for sentence in done.verdict.reasons),
+            *list_notes(done.triage),
+        ],
         samples=samples,
         class_names=data.class_names,
         verdicts=[

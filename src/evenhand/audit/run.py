@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +15,16 @@ from evenhand import tasks
 from evenhand.audit import estimators, networks
 from evenhand.audit.choice import recommend, side_by_side
 from evenhand.audit.evidence import Evidence
+from evenhand.audit.place import check_place
 from evenhand.audit.text_model import TextModel
-from evenhand.audit.triage import Triage, sort_out
+from evenhand.audit.triage import Triage, counted, sort_out
 from evenhand.audit.verdict import Verdict, judge
-from evenhand.tasks import folder, own, table
+from evenhand.tasks import folder, own, table, table_file
 from evenhand.tasks.own import Own
 from evenhand.training import progress
-from evenhand.training.data import Task, as_input
-from evenhand.training.models import OWN, make_model
+from evenhand.training.data import Task
+from evenhand.training.identity import resolve_device
+from evenhand.training.models import OWN, call_own, make_model, own_function, takes
 
 CHEAP_FOLDS, FOLDS = 4, 2  # of trainings that take seconds, and of others
 
@@ -67,8 +67,8 @@ def audit(
     """
     if epochs is not None and epochs < 2:
         raise ValueError(f"--epochs must be at least 2, got {epochs}; a history needs a course")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out must be a folder, got the file {out}; name another place")
+    check_place(out)
+    resolve_device(device)  # says what is wrong with it, also where it is not needed
     data, task = read(source, label=label, text=text, image=image, group=group, header=header)
     if task is None and data.kind != "images" and not _is_folder(model, data):
         make = None if model is None else own_model(model, data)
@@ -107,25 +107,26 @@ def _task(
         texts = TextModel(Path(str(model)), data.class_names)
         return *texts.task(data), texts
     if task is None and data.kind == "images":
-        return data, *networks.image_task(data, model=model, **images)
+        task, backbone = networks.image_task(data, model=model, **images)
+        if backbone is None:  # else the task is of what its last layer sees
+            networks.check_model(task, model)
+        return data, task, backbone
     task = task or table.task(data)
     if model is None:
         return data, task, None
-    shape = tuple(as_input(task.train.x[int(task.train.rows[0])]).shape)
-    make_model(
-        model, shape=shape, num_classes=task.num_classes
-    )  # says what is wrong before a file is written
+    networks.check_model(task, model)
     return data, dataclasses.replace(task, recipe=task.recipe.replace(model=model)), None
 
 
 def _judged(source: str, data: Own, found: Evidence, task: Task | None, seed: int) -> Audited:
     verdict = judge(found)
+    triage = sort_out(found, verdict)
     return Audited(
         title=source,
         data=data,
         evidence=found,
-        verdict=verdict,
-        triage=sort_out(found, verdict),
+        verdict=counted(verdict, found, triage),
+        triage=triage,
         models=side_by_side(found),
         ship=recommend(found, verdict),
         task=task,
@@ -164,7 +165,7 @@ def read(
             f"tasks are {', '.join(tasks.names())}"
         )
     if label is None:
-        columns = ", ".join(map(str, table.read(path, header=header).columns[:40]))
+        columns = ", ".join(map(str, table_file.read(path, header=header).columns[:40]))
         raise ValueError(
             f"a table needs --label, the column of classes; the columns of {source} are {columns}"
         )
@@ -195,13 +196,7 @@ def own_model(name: str, data: Own) -> Callable[[], Any]:
         shape, classes = (1,), len(data.class_names)
         make_model(name, shape=shape, num_classes=classes)  # says what is wrong with the name
         return lambda: make_model(name, shape=shape, num_classes=classes)
-    module, _, attribute = name.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise ValueError(f"cannot find the model {name!r}: {error}; expected module:function") from error
-    if not callable(function):
-        raise ValueError(f"{name!r} must be a function that makes a model, got {type(function).__name__}")
-    takes = inspect.signature(function).parameters
-    given = {"shape": (1,), "num_classes": len(data.class_names)}
-    return lambda: function(**{key: value for key, value in given.items() if key in takes})
+    function = own_function(name)
+    known = table.task(data) if takes(function, "shape") else None  # else it need not be computed
+    size = (1,) if known is None else networks.shape_of(known)
+    return lambda: call_own(name, function, size, len(data.class_names))

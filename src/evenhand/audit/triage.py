@@ -2,12 +2,13 @@
 
 Both have high losses for long, and a network that memorises ends with neither. What tells them apart is a
 balanced model that has not seen the sample: others of its kind teach it a minority, nothing teaches it a
-wrong label.
+wrong label. Nor does anything teach it a kind that is too rare or too hard to be learned yet, so the second
+list is one of samples to look at.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from evenhand.audit.verdict import FLOOR, Verdict, humps
 
 OFTEN = 3  # times forgotten
 CONTRADICTED = 0.1  # at most this probability for the given label, by a model that has not seen the sample
+MOST = 0.75  # of a class: a sample that a second split finds must be learned later than so many
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +27,7 @@ class Triage:
     verdict: np.ndarray  # (samples,) "", "minority" or "mislabelled"
     learned: np.ndarray  # (samples,) int: first epoch from which on it stays right; -1 if it never does
     forgotten: np.ndarray  # (samples,) int: times that it turned from right to wrong
+    hidden: np.ndarray  # (samples,) bool: of a minority that only the second split shows
 
     def rows(self, kind: str) -> np.ndarray:
         """The samples of one list."""
@@ -62,13 +65,15 @@ def sort_out(found: Evidence, verdict: Verdict) -> Triage:
     late = found.late
     stubborn = ((learned < 0) | (forgotten >= OFTEN)) & (found.baseline["train"] != y)
     mislabelled = (late | stubborn) & contradicted
+    hidden = np.zeros(len(y), dtype=bool)
     if verdict.doubts and verdict.advice != "leave it":
-        late = late | _hidden(found, ~mislabelled)
+        hidden = _hidden(found, ~mislabelled) & later_than_most(learned, y) & ~late
+    late = late | hidden
     lists = np.full(len(y), "", dtype="<U12")
     if verdict.advice != "leave it":
         lists[late] = "minority"
     lists[mislabelled] = "mislabelled"
-    return Triage(lists, learned, forgotten)
+    return Triage(lists, learned, forgotten, hidden & ~mislabelled)
 
 
 def _hidden(found: Evidence, kept: np.ndarray) -> np.ndarray:
@@ -80,3 +85,28 @@ def _hidden(found: Evidence, kept: np.ndarray) -> np.ndarray:
     late = np.zeros(len(kept), dtype=bool)
     late[rows[again & apart]] = True
     return late
+
+
+def later_than_most(learned: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The samples that stay right only after most of their class do, or never, (samples,) bool.
+
+    >>> later_than_most(np.array([1, 1, 1, 1, 2, -1, 3, 3]), np.array([0, 0, 0, 0, 0, 0, 1, 1])).nonzero()[0]
+    array([5])
+    """
+    when = np.where(learned < 0, np.iinfo(np.int64).max, learned)
+    later = np.zeros(len(y), dtype=bool)
+    for label in np.unique(y):
+        own = y == label
+        ordered = np.sort(when[own])
+        later[own] = np.searchsorted(ordered, when[own]) >= MOST * len(ordered)
+    return later
+
+
+def counted(verdict: Verdict, found: Evidence, triage: Triage) -> Verdict:
+    """The verdict whose classes count every sample of the first list among their late ones."""
+    late = late_samples(humps(found.losses, found.y["train"])[0], found.losses)
+    late |= triage.verdict == "minority"
+    counts = {
+        name: int((late & (found.y["train"] == label)).sum()) for label, name in enumerate(found.class_names)
+    }
+    return replace(verdict, classes=tuple(replace(each, late=counts[each.name]) for each in verdict.classes))

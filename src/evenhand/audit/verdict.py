@@ -106,9 +106,7 @@ def judge(found: Evidence) -> Verdict:
     else:
         figures = f"strength {strength:.2f}, threshold {needed:.2f}"
         reason = f"differences in difficulty explain the loss histories ({figures})"
-        return Verdict(
-            "leave it", (reason, *unconfirmed), strength, needed, total, confirmed, unconfirmed, classes
-        )
+        return Verdict("leave it", (reason,), strength, needed, total, confirmed, unconfirmed, classes)
     doubts = (*unconfirmed, *harm)
     advice = "look first" if doubts else "retrain"
     return Verdict(advice, (reason, *doubts), strength, needed, total, confirmed, doubts, classes)
@@ -122,12 +120,13 @@ def _class(name: str, samples: int, late: int, gap: float) -> ClassVerdict:
 
 
 def _unconfirmed(confirmed: int, late: int) -> tuple[str, ...]:
-    """Wrong labels: no model that has not seen the late samples gets them right."""
+    """Wrong labels or kinds not learned yet: no model that has not seen the late samples gets them right."""
     if late < ENOUGH or wilson_interval(confirmed, late)[1] >= MOST_UNCONFIRMED:
         return ()
     return (
         f"only {confirmed} of {late} late samples are classified right by a balanced model that has not seen "
-        "them: wrong labels explain the rest better than a minority",
+        "them: wrong labels, or kinds that the model cannot learn yet, explain the rest better than "
+        "a minority",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from evenhand.audit.triage import Triage
 from evenhand.audit.verdict import ClassVerdict, Verdict
 
 ADVICE = {
@@ -25,6 +26,22 @@ def class_advice(verdict: ClassVerdict) -> str:
     if verdict.words == "weak":
         return f"{verdict.late} of {verdict.samples} samples may stand apart; too few to be sure."
     return "Differences in difficulty explain it."
+
+
+def list_notes(triage: Triage) -> list[str]:
+    """What the two lists do not say by themselves."""
+    notes = []
+    if len(triage.rows("mislabelled")):
+        notes.append(
+            "A sample that is called likely mislabelled may as well be of a kind that the model cannot learn "
+            "yet: rare and hard, or where classes overlap. Look at it before you change its label."
+        )
+    if triage.hidden.any():
+        notes.append(
+            f"{int(triage.hidden.sum()):,} of the likely minority were found by a second split, after the "
+            "likely mislabelled had been set aside; the balanced set does not repeat them."
+        )
+    return notes
 
 
 def recommendation(ship: dict[str, Any]) -> str:

@@ -25,21 +25,28 @@ HEADER = (
 def write(done: Audited, out: Path) -> dict[str, Any]:
     """Write all files and give the summary; its existence means that the others are there."""
     summary = summarise(done)
+    files = contents(done)  # all of them before the first is written, so that a mistake leaves none behind
     (out / "summary.json").unlink(missing_ok=True)  # of an earlier audit, whose files are replaced now
-    found = done.evidence
-    for name, content in found.files.items():
+    for name, content in files.items():
         write_bytes(out / name, content)
-    write_bytes(out / "samples.csv", _samples(done))
-    train = done.data.rows(0)
-    weights = sample_weights(found.parts)
-    rows = ((done.data.ids[row], round(float(weight), 6)) for row, weight in zip(train, weights, strict=True))
-    write_bytes(out / "weights.csv", csv_bytes(("id", "weight"), rows))
-    # Rows of samples.csv, not of the training set: what was held out stays held out.
-    write_bytes(out / "indices.npy", _npy(train[np.asarray(found.balanced_rows)]))
-    write_bytes(out / "curves.npz", _curves(done))
-    page.write(done, out / "report.html")
     write_json(out / "summary.json", summary)
     return summary
+
+
+def contents(done: Audited) -> dict[str, bytes]:
+    """Every file but the summary, by its name."""
+    found, train = done.evidence, done.data.rows(0)
+    weights = sample_weights(found.parts)
+    rows = ((done.data.ids[row], round(float(weight), 6)) for row, weight in zip(train, weights, strict=True))
+    return {
+        **found.files,
+        "samples.csv": _samples(done),
+        "weights.csv": csv_bytes(("id", "weight"), rows),
+        # Rows of samples.csv, not of the training set: what was held out stays held out.
+        "indices.npy": _npy(train[np.asarray(found.balanced_rows)]),
+        "curves.npz": _curves(done),
+        "report.html": page.content(done),
+    }
 
 
 def summarise(done: Audited) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def audit(
 def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
     from rich.table import Table
 
-    from evenhand.audit.words import advice_sentence, recommendation
+    from evenhand.audit.words import advice_sentence, list_notes, recommendation
 
     classes = Table("class", title="Do some samples of a class stand apart?", title_justify="left")
     for name in ("samples", "late", "gap", "threshold"):
@@ -109,6 +109,8 @@ def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
         f"Triage: {counts['minority']:,} samples are likely a minority, "
         f"{counts['mislabelled']:,} are likely mislabelled (samples.csv)."
     )
+    for note in list_notes(done.triage):
+        say(f"  {note}")
     say(recommendation(done.ship))
     say(f"\nOpen {out / 'report.html'} to see them; {out} also holds both models and summary.json.")
 

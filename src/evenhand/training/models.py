@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 from collections.abc import Callable
@@ -25,8 +26,9 @@ def make_model(
     """A model for inputs of one sample's `shape`, with one output per class.
 
     `name` is cnn, mlp, linear, a torchvision backbone such as resnet18, or "package.module:function" for a
-    function(shape=…, num_classes=…) of your own. `weights` is None (fresh), "pretrained" (ImageNet's, with a
-    fresh last layer) or a .pth or .safetensors file. Fresh weights are a function of `seed` alone.
+    function of your own, which is given shape=… and num_classes=… as far as it takes them. `weights` is None
+    (fresh), "pretrained" (ImageNet's, with a fresh last layer) or a .pth or .safetensors file. Fresh weights
+    are a function of `seed` alone.
 
     >>> make_model("cnn", shape=(3, 8, 8), num_classes=2)(torch.zeros(5, 3, 8, 8)).shape
     torch.Size([5, 2])
@@ -76,8 +78,8 @@ def _builder(name: str, shape: tuple[int, ...]) -> Callable[[int], nn.Module]:
         make = {"cnn": cnn, "mlp": mlp, "linear": linear}[name]
         return lambda num_classes: make(shape, num_classes)
     if ":" in name:
-        function = _own_function(name)
-        return lambda num_classes: function(shape=shape, num_classes=num_classes)
+        function = own_function(name)
+        return lambda num_classes: call_own(name, function, shape, num_classes)
     models = _torchvision_models()
     known = [each for each in models.list_models(module=models) if each not in AUXILIARY]
     if name not in known:
@@ -90,19 +92,42 @@ def _builder(name: str, shape: tuple[int, ...]) -> Callable[[int], nn.Module]:
     return lambda num_classes: models.get_model(name, weights=None, num_classes=num_classes)
 
 
-def _own_function(name: str) -> Callable[..., nn.Module]:
+def own_function(name: str) -> Callable[..., Any]:
+    """The function that "package.module:function" names."""
     module, _, attribute = name.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except (ModuleNotFoundError, AttributeError) as error:
+    except (ImportError, SyntaxError, AttributeError) as error:
         raise ValueError(
             f"cannot find the model {name!r}: {error}; expected package.module:function"
         ) from error
     if not callable(function):
         raise ValueError(
-            f"{name!r} must be a function(shape=…, num_classes=…), got {type(function).__name__}"
+            f"{name!r} must be a function that makes a model, from shape=… and num_classes=… or from "
+            f"nothing, got {type(function).__name__}"
         )
     return function  # type: ignore[no-any-return]
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has an argument of this name."""
+    try:
+        arguments = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # written in C
+        return False
+    return name in arguments or any(each.kind is each.VAR_KEYWORD for each in arguments.values())
+
+
+def call_own(name: str, function: Callable[..., Any], shape: tuple[int, ...], num_classes: int) -> Any:
+    """What the user's function makes of `shape` and `num_classes`, those of the two that it takes."""
+    given = {"shape": shape, "num_classes": num_classes}
+    try:
+        return function(**{key: value for key, value in given.items() if takes(function, key)})
+    except Exception as error:  # anything can be wrong with it
+        raise ValueError(
+            f"the model {name!r} cannot be made: {type(error).__name__}: {error}; "
+            "expected a function that takes shape and num_classes, or nothing, and gives a model"
+        ) from error
 
 
 def _torchvision_models() -> Any:

@@ -1,0 +1,55 @@
+"""Where an audit may be written: a folder that is new, empty or an earlier audit's."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from evenhand.training.store import Damaged, read_json
+
+OWN_NAMES = (
+    "baseline", "balanced", "curves.npz", "indices.npy", "report.html", "runs", "samples.csv", "summary.json",
+    "weights.csv",
+)  # fmt: skip
+
+
+def check_place(out: Path) -> None:
+    """Refuse, before anything is trained, a place that cannot be written or that holds other files."""
+    place = out.absolute()
+    if place.exists() and not place.is_dir():
+        raise ValueError(f"--out must be a folder, got the file {out}; name another place")
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise ValueError(
+            f"--out must be a folder, but {place} on the way to {out} is a file; name another place"
+        )
+    try:
+        tempfile.TemporaryDirectory(dir=place, prefix=".evenhand-").cleanup()
+    except OSError as error:
+        raise ValueError(
+            f"--out must be a folder that can be written, but {place} cannot ({error.strerror}); "
+            "name another place"
+        ) from error
+    if out.is_dir():
+        _check_own(out)
+
+
+def _check_own(out: Path) -> None:
+    names = sorted(each.name for each in out.iterdir() if not each.name.startswith("."))
+    # One that was interrupted has left its runs, and no summary.
+    others = [name for name in names if name not in OWN_NAMES and name.partition(".")[0] not in OWN_NAMES[:2]]
+    interrupted = (out / "runs").is_dir() and not others
+    if names and not interrupted and not _is_summary(out / "summary.json"):
+        raise ValueError(
+            f"--out must be a new or empty folder, or an earlier audit's, but {out} holds other files such "
+            f"as {(others or names)[0]}; name another folder, such as {out / 'audit'}"
+        )
+
+
+def _is_summary(file: Path) -> bool:
+    try:
+        content = read_json(file)
+    except (OSError, Damaged):
+        return False
+    return isinstance(content, dict) and {"evenhand", "verdict", "triage"} <= content.keys()

@@ -1,0 +1,203 @@
+"""`evenhand audit` with models of one's own, and with what it must refuse before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import planted
+import pytest
+from planted import photos, saved
+
+from evenhand.audit.place import check_place
+
+pandas = pytest.importorskip("pandas", reason="tables need pandas")
+pytest.importorskip("PIL.Image", reason="images need pillow")
+OWN = """
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from torch import nn
+def stepwise(): return SGDClassifier(loss="log_loss", random_state=0)
+def at_once(): return LogisticRegression()
+def network(shape, num_classes):
+    assert shape != (1,)
+    return nn.Linear(shape[0], num_classes)
+def bare(): return nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+def full(*, num_classes, shape): return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] ** 2 * 3, num_classes))
+def raises(shape): raise KeyError("weights")
+def narrow(): return nn.Sequential(nn.Flatten(), nn.Linear(192, 1))
+def misfit(): return nn.Sequential(nn.Flatten(), nn.Linear(7, 2))
+def number(): return 3
+def needs(width): return nn.Linear(width, 2)
+"""
+
+
+@pytest.mark.parametrize("name", ["bare", "full"])
+def test_a_network_of_your_own_for_images(
+    evenhand: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "ownnets.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("audit", photos(tmp_path / "photos"), "--model", f"ownnets:{name}", "--epochs", 2, "--json")
+    code, out, err = evenhand(*words, "--out", tmp_path / "out")
+    assert code == 0, err
+    assert json.loads(out)["training"]["model"] == f"ownnets:{name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("raises", "cannot be made: KeyError: 'weights'; expected a function that takes shape"),
+        ("needs", "cannot be made: TypeError: .*width"),
+        ("narrow", r"one output per class, \(2, 2\) for two samples, got shape \(2, 1\)"),
+        ("misfit", r"cannot take two samples of shape \(3, 8, 8\)"),
+        ("number", "must be a torch.nn.Module, got int"),
+    ],
+)
+def test_a_network_that_cannot_be_trained_is_refused_before(
+    evenhand: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    (tmp_path / "badnets.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("audit", photos(tmp_path / "photos"), "--model", f"badnets:{name}", "--epochs", 2, "-q")
+    code, _, err = evenhand(*words, "--out", tmp_path / "out")
+    assert code == 2 and re.search(message, err), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_estimator_whose_function_raises_is_refused(
+    evenhand: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "badtables.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    table = saved(planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"]), tmp_path / "t.csv")
+    words = ("audit", table, "--label", "outcome", "--model", "badtables:raises", "--out", tmp_path / "out")
+    code, _, err = evenhand(*words)
+    assert code == 2 and "cannot be made: KeyError: 'weights'" in err and not (tmp_path / "out").exists()
+
+
+def test_a_model_of_your_own(evenhand: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ownmodels.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    frame = planted.table(0.9, num_samples=200).drop(columns=["swapped", "aligned"])
+    words = ("audit", saved(frame, tmp_path / "t.csv"), "--label", "outcome", "--epochs", 3, "-q", "--json")
+    for name, model in (("stepwise", "SGDClassifier"), ("network", "ownmodels:network")):
+        code, out, err = evenhand(*words, "--model", f"ownmodels:{name}", "--out", tmp_path / name)
+        assert code == 0, err
+        assert json.loads(out)["training"]["model"] == model
+    code, _, err = evenhand(*words, "--model", "ownmodels:absent", "--out", tmp_path / "bad")
+    assert code == 2 and "cannot find the model 'ownmodels:absent'" in err and not (tmp_path / "bad").exists()
+
+
+def bad_inputs(tmp: Path) -> dict[str, tuple[list[object], str]]:
+    """What is wrong -> the words of the call, and what must be said."""
+    good = planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"])
+    table = saved(good, tmp / "good.csv")
+    (tmp / "empty").mkdir()
+    for kind in ("a", "b"):
+        (tmp / "broken" / kind).mkdir(parents=True)
+        for number in range(6):
+            (tmp / "broken" / kind / f"{number}.png").write_bytes(b"not an image")
+    many = saved(
+        pandas.DataFrame({"x": range(10_000), "y": [f"c{n}" for n in range(10_000)]}), tmp / "many.csv"
+    )
+    real = saved(good.assign(outcome=np.linspace(0, 1, 60)), tmp / "real.csv")
+    one = saved(good.assign(outcome="same"), tmp / "one.csv")
+    gone = saved(good.drop(columns="outcome").iloc[:, :0].assign(outcome=good["outcome"]), tmp / "bare.csv")
+    (tmp / "t.xlsx").write_bytes(b"x")
+    (tmp / "mine").mkdir()
+    (tmp / "mine" / "summary.json").write_text('{"mine": 1}')
+    photos(tmp / "parts" / "train", ("a", "b"), 6)
+    photos(tmp / "parts" / "val", ("a", "c"), 6)
+    (tmp / "twice.csv").write_text("y,f,y\n" + "1,2,1\n2,1,2\n" * 10)
+    label = ["--label", "outcome"]
+    return {
+        "empty folder": ([tmp / "empty"], "one folder for each class"),
+        "unreadable image": ([tmp / "broken"], "cannot be decoded"),
+        "nothing there": ([tmp / "absent", *label], "there is no"),
+        "no label": ([table], "a table needs --label.*length, width"),
+        "label missing": ([table, "--label", "price"], "--label must name a column.*columns are length"),
+        "one class": ([one, *label], "at least two classes"),
+        "two rows": ([saved(good[:2], tmp / "two.csv"), *label], "at least"),
+        "10,000 classes": ([many, "--label", "y"], "at most 1,000 classes.*10,000"),
+        "continuous": ([real, *label], "holds quantities"),
+        "no features": ([gone, *label], "at least one feature column"),
+        "unknown format": ([tmp / "t.xlsx", *label], "whose name ends in"),
+        "options for a folder": ([tmp / "empty", *label], "DATA is a folder"),
+        "options for a task": (["digits", *label], "digits is a task"),
+        "unknown model of a task": (["digits:limit=100", "--model", "nonsense"], "unknown model 'nonsense'"),
+        "label as text": ([table, *label, "--text", "outcome"], "different columns, got 'outcome'"),
+        "one epoch": ([table, *label, "--epochs", 1], "--epochs must be at least 2"),
+        "out is a file": ([table, *label, "--out", table], "--out must be a folder"),
+        "out below a file": (
+            [table, *label, "--out", table / "x" / "y"],
+            "good.csv on the way to .* is a file",
+        ),
+        "out holds other files": (
+            [table, *label, "--out", tmp / "mine"],
+            "or an earlier audit's, but .* holds other files such as summary.json; name another folder",
+        ),
+        "unknown device": ([table, *label, "--device", "gpu9"], "device must be auto.*got 'gpu9'"),
+        "class only in val": ([tmp / "parts"], r"fewer of 'c' \(0\); add images to train"),
+        "columns of one name": ([tmp / "twice.csv", "--label", "y"], "more than one called 'y'"),
+    }
+
+
+CASES = [
+    "empty folder", "unreadable image", "nothing there", "no label", "label missing", "one class", "two rows",
+    "10,000 classes", "continuous", "no features", "unknown format", "options for a folder", "options for a task",
+    "unknown model of a task", "label as text", "one epoch", "out is a file",
+    "out below a file", "out holds other files", "unknown device", "class only in val", "columns of one name",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_a_sentence_and_leaves_nothing_behind(evenhand: Any, tmp_path: Path, case: str) -> None:
+    words, message = bad_inputs(tmp_path)[case]
+    given = words if "--out" in words else [*words, "--out", tmp_path / "out"]
+    code, out, err = evenhand("audit", *given)
+    assert code == 2 and out == ""
+    assert len(err.split("\n")) <= 3 and err.strip().startswith("evenhand: ")  # rich ends its bar with a line
+    assert re.search(message, err), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **named: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    with pytest.raises(
+        ValueError, match=r"can be written, but .* cannot \(Read-only file system\); name another"
+    ):
+        check_place(tmp_path / "new" / "folder")
+
+
+def test_a_new_an_empty_and_an_interrupted_audits_folder_are_taken(tmp_path: Path) -> None:
+    check_place(tmp_path / "new" / "folder")
+    check_place(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "baseline.joblib").touch()
+    check_place(tmp_path)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ValueError, match=r"holds other files such as thesis\.tex"):
+        check_place(tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} == {"runs", "baseline.joblib", "thesis.tex"}
+
+
+def test_a_page_that_cannot_be_made_leaves_no_file(
+    evenhand: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(done: object) -> bytes:
+        raise ValueError("no page")
+
+    monkeypatch.setattr("evenhand.audit.page.told", fail)
+    table = saved(planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"]), tmp_path / "t.csv")
+    code, _, err = evenhand("audit", table, "--label", "outcome", "--epochs", 3, "--out", tmp_path / "out")
+    assert code == 2 and "no page" in err and not (tmp_path / "out").exists()
+
+
+def test_every_bad_input_is_tried(tmp_path: Path) -> None:
+    assert set(CASES) == set(bad_inputs(tmp_path))
