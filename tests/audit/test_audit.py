@@ -84,6 +84,7 @@ def test_wrong_labels_land_in_the_second_list(evenhand: Any, tmp_path: Path, kin
     code, out, err = evenhand("audit", file, *words, "--out", tmp_path / "out")
     assert code == 0, err
     doubt = "may as well be of a kind that the model cannot learn yet"
+    assert doubt in read_json(tmp_path / "out" / "summary.json")["triage"]["notes"][0]
     assert doubt in out and doubt in (tmp_path / "out" / "report.html").read_text()
     rows = samples(tmp_path / "out")
     swapped = frame["swapped"].to_numpy() & np.array([row["split"] == "train" for row in rows])

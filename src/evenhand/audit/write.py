@@ -12,6 +12,7 @@ import numpy as np
 import evenhand
 from evenhand.audit import page
 from evenhand.audit.run import Audited
+from evenhand.audit.words import list_notes
 from evenhand.core.rebalance import sample_weights
 from evenhand.integrations.files import csv_bytes
 from evenhand.training.store import write_bytes, write_json
@@ -65,7 +66,12 @@ def summarise(done: Audited) -> dict[str, Any]:
         "seed": done.seed,
         "training": dict(found.about),
         "verdict": asdict(done.verdict),
-        "triage": {**counts, "late": int(found.late.sum()), "confirmed": done.verdict.confirmed},
+        "triage": {
+            **counts,
+            "late": int(found.late.sum()),
+            "confirmed": done.verdict.confirmed,
+            "notes": list_notes(done.triage),
+        },
         "models": done.models,
         "ship": done.ship,
     }
