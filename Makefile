@@ -23,13 +23,13 @@ demo: $(READY)
 	$(BIN)/evenhand demo --out demo
 
 test: $(READY)
-	$(BIN)/python -m pytest tests src --doctest-modules
+	$(BIN)/python -m pytest tests src --doctest-modules -n auto
 
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests src --doctest-modules
+	$(BIN)/python -m pytest tests src --doctest-modules -n auto
 
 # The site, into docs/_build; a warning, such as a link that leads nowhere, is an error.
 docs: $(READY)
@@ -44,7 +44,7 @@ test-min:
 	$(PYTHON) -m venv .venv-min
 	.venv-min/bin/python -m pip install --quiet --disable-pip-version-check uv
 	.venv-min/bin/uv pip install --quiet --python .venv-min/bin/python --resolution lowest-direct --editable '.[dev]'
-	.venv-min/bin/python -m pytest tests src --doctest-modules
+	.venv-min/bin/python -m pytest tests src --doctest-modules -n auto
 
 clean:
 	rm -rf $(VENV) .venv-min demo runs report.html docs/_build build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

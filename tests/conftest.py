@@ -9,6 +9,8 @@ from shortcut import shortcut_task
 
 from evenhand import Task
 
+collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # they hold no doctests, and share one name
+
 torch.set_num_threads(1)  # tiny models: threads would only wait for each other
 
 

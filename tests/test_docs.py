@@ -40,6 +40,10 @@ NOT_RUN = {
     ("index", "pip install "): "installs",
     ("index", "evenhand demo"): "takes a minute; .ci/run runs it",
     ("benchmark", "evenhand bench even_odd "): "needs MNIST, CelebA and a GPU",
+    (
+        "reliability",
+        "python tests/reliability/fuzz/fuzz.py ",
+    ): "takes an hour; test_fuzz.py runs a short version",
     ("architecture", "core/ "): "a drawing",
     ("architecture", "tasks.load("): "a drawing",
     ("architecture", "runs/<task>/"): "a drawing",

@@ -57,7 +57,9 @@ def test_validation_shows_the_four_curves_and_where_they_part(records: list[Reco
     mean = [
         np.mean([each[kind]["accuracy"] for each in wanted], axis=0) for kind in ("aligned", "conflicting")
     ]
-    np.testing.assert_allclose(panels[2].mean(0), 0.99 * mean[0] + 0.01 * mean[1])  # 99 aligned to one conflicting
+    np.testing.assert_allclose(
+        panels[2].mean(0), 0.99 * mean[0] + 0.01 * mean[1]
+    )  # 99 aligned to one conflicting
     line = axes_of(drawn)[1].lines[0]
     np.testing.assert_allclose(line.get_ydata(), 100 * mean[0])
     assert len(line.get_xdata()) == 50 and line.get_xdata()[0] == 1
