@@ -497,9 +497,11 @@ def test_records_of_strangers_import_nothing(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "evil.py").write_text(f"import os\nos.mkdir({MARK!r})\ndef load(root=None): pass\n")
-    made_bench.write(tmp_path / "runs", "erm", task="t", spec="mine.evil")
+    (tmp_path / "stranger").mkdir()
+    (tmp_path / "stranger" / "evil.py").write_text(
+        f"import os\nos.mkdir({MARK!r})\ndef load(root=None): pass\n"
+    )
+    made_bench.write(tmp_path / "runs", "erm", task="t", spec="stranger.evil")
     records.pack(records.load(tmp_path / "runs"), tmp_path / "p.zip")
     build(records.load(tmp_path / "p.zip"), tmp_path / "p.html")
     assert not Path(MARK).exists() and tasks.names()

@@ -84,16 +84,16 @@ def load(root=None, *, p: float = 0.9, fast: bool = False, part: float | None = 
 
 
 def test_a_dotted_path_loads_a_task_of_your_own(tmp_path, monkeypatch):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "birds.py").write_text(OWN)
+    (tmp_path / "aviary").mkdir()
+    (tmp_path / "aviary" / "birds.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    task = tasks.load("mine.birds:fast=true,part=0.5,kind=b")
-    assert task.name == "mine.birds-fastTrue-part0.5-kindb"
-    assert tasks.load("mine.birds:part=none").name == "mine.birds"
-    with pytest.raises(ValueError, match=r"fast of task 'mine\.birds' must be true or false, got 'yes'"):
-        tasks.load("mine.birds:fast=yes")
-    with pytest.raises(ValueError, match=r"kind of task 'mine\.birds' must be one of a, b, got 'c'"):
-        tasks.load("mine.birds:kind=c")
+    task = tasks.load("aviary.birds:fast=true,part=0.5,kind=b")
+    assert task.name == "aviary.birds-fastTrue-part0.5-kindb"
+    assert tasks.load("aviary.birds:part=none").name == "aviary.birds"
+    with pytest.raises(ValueError, match=r"fast of task 'aviary\.birds' must be true or false, got 'yes'"):
+        tasks.load("aviary.birds:fast=yes")
+    with pytest.raises(ValueError, match=r"kind of task 'aviary\.birds' must be one of a, b, got 'c'"):
+        tasks.load("aviary.birds:kind=c")
 
 
 @pytest.mark.parametrize("limit", [20, 100, 300])
