@@ -1,5 +1,6 @@
 """The command line as a script or a person uses it."""
 
+import errno
 import importlib
 import json
 import linecache
@@ -171,3 +172,12 @@ def test_what_a_user_can_mend_is_said_in_a_line_with_exit_code_2(
     assert re.search(message, err), err
     assert "Traceback" not in err and len(err.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir()), "nothing half-written is left"
+
+
+def test_a_full_disk_is_said_with_what_to_do(evenhand, tmp_path: Path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("evenhand.training.store.os.fsync", full)
+    code, _, err = evenhand("run", "digits", "erm", "--epochs", 1, "--limit", 40, "-q", "--runs", tmp_path)
+    assert code == 2 and "No space left on device; make room, and the same command continues" in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -27,7 +28,9 @@ def main() -> None:
         app()
     except (ValueError, OSError, ImportError) as error:
         rank = os.environ.get("RANK", "0")  # of the processes that torchrun has started
-        say(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {error}", err=True)
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "; make room, and the same command continues from here" if full else ""
+        say(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {error}{advice}", err=True)
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
