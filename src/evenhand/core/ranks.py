@@ -5,6 +5,7 @@ Every rank must make the same calls in the same order, for each call waits for t
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from collections.abc import Callable
@@ -34,6 +35,7 @@ def join(*, gpu: bool) -> None:
     """Meet the other ranks, where several were launched and nobody has joined them yet."""
     if launched() and dist.is_available() and not dist.is_initialized():
         dist.init_process_group("nccl" if gpu else "gloo", timeout=_MEETING)
+        atexit.register(leave)  # threads of a group that outlives the interpreter abort the process
 
 
 def leave() -> None:
