@@ -79,6 +79,42 @@ def product(
     ]
 
 
+def fixed(
+    spec: str, methods: Sequence[str], seeds: Sequence[int], changes: dict[str, Any] | None = None
+) -> list[Planned]:
+    """Every method once with every seed, at the task's own recipe: no search."""
+    return [
+        Planned(spec, name, settings, seed, dict(changes or {}))
+        for name, settings in map(parse_method, methods)
+        for seed in seeds
+    ]
+
+
+def parse_method(text: str) -> tuple[str, dict[str, Any]]:
+    """A method's name and settings.
+
+    >>> parse_method("tab:summary=loss,balanced_epochs=true")
+    ('tab', {'summary': 'loss', 'balanced_epochs': True})
+    """
+    name, _, rest = text.partition(":")
+    return name, plugins.parse_assignments(rest.split(",") if rest else [])
+
+
+def split_methods(text: str) -> list[str]:
+    """Methods with commas between, which may have settings with commas between.
+
+    >>> split_methods("erm,tab:summary=loss,balanced_epochs=true,jtt")
+    ['erm', 'tab:summary=loss,balanced_epochs=true', 'jtt']
+    """
+    found: list[str] = []
+    for part in filter(None, text.split(",")):
+        if found and ":" in found[-1] and ":" not in part and "=" in part:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
+
+
 def _longest_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """JTT's runs differ a hundredfold: early errors are many, and each is repeated `upweight` times."""
 

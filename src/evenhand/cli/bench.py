@@ -27,6 +27,13 @@ def bench(
     methods: Annotated[
         str | None, typer.Option(help="Which methods, with commas between; the paper's six if none is named.")
     ] = None,
+    no_search: Annotated[
+        bool,
+        typer.Option(
+            "--no-search",
+            help="Each method once, at the task's own recipe; --methods tab,tab:summary=loss gives settings.",
+        ),
+    ] = False,
     seeds: Annotated[str, typer.Option(help="Which seeds, with commas between.")] = "0,1,2",
     runs: Runs = Path("runs"),
     data: Data = None,
@@ -70,7 +77,13 @@ def bench(
     if epochs is not None:
         changes["epochs"] = epochs
     agenda = _agenda(
-        place, _tasks([*(tasks or []), *(task or [])], figure, limit), methods, _seeds(seeds), figure, changes
+        place,
+        _tasks([*(tasks or []), *(task or [])], figure, limit),
+        methods,
+        _seeds(seeds),
+        figure,
+        changes,
+        no_search,
     )
     if dry_run:
         _print_plan(agenda, json_)
@@ -97,15 +110,23 @@ def _agenda(
     seeds: list[int],
     figure: str | None,
     changes: dict[str, Any],
+    no_search: bool,
 ) -> Agenda:
-    """What is asked for: every method's grid, or the runs and grids that a figure shows."""
+    """What is asked for: every method's grid or single runs of it, or what a figure shows."""
     from evenhand.bench.agenda import Agenda
     from evenhand.bench.needs import needs, searches
-    from evenhand.bench.plan import PAPER, waves
+    from evenhand.bench.plan import PAPER, fixed, split_methods, waves
     from evenhand.bench.work import load
 
     agenda = Agenda(place)
-    names: Sequence[str] = PAPER if methods is None else [name for name in methods.split(",") if name]
+    names: Sequence[str] = PAPER if methods is None else split_methods(methods)
+    if no_search and figure is None:
+        agenda.add(one for task in tasks for one in fixed(task, names, seeds, changes))
+        return agenda
+    if any(":" in name for name in names):
+        raise ValueError(
+            "a method's settings come from its grid; to give some, as in tab:summary=loss, add --no-search"
+        )
     if figure is not None:
         if methods is not None:
             raise ValueError("--figure says which methods are run; leave --methods out")
