@@ -2,6 +2,7 @@
 
     python benchmarks/two_means.py             48,000 and 1,000,000 samples x 50 epochs in ten classes, CPU
     python benchmarks/two_means.py --smoke     a small size, seconds
+    python benchmarks/two_means.py --gpu       100,000,000 x 100 in float16 on a GPU (two_means_gpu.py)
 
 The histories are made: losses that fall at a speed of each sample's own, 5% of them much later, with noise.
 faiss is compared where it is installed.
@@ -17,7 +18,7 @@ from collections.abc import Callable
 
 import common
 import numpy as np
-from sklearn.cluster import KMeans, MiniBatchKMeans
+import two_means_gpu
 
 from evenhand.core.kmeans import two_means
 
@@ -43,6 +44,8 @@ def by_class(fit: Callable[[np.ndarray], float], x: np.ndarray, y: np.ndarray) -
 
 def rivals() -> dict[str, Callable[[np.ndarray], float]]:
     """What others use, each giving the inertia that it reaches."""
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # not needed for --gpu
+
     found: dict[str, Callable[[np.ndarray], float]] = {
         "scikit-learn KMeans(n_init=10)": lambda x: KMeans(2, n_init=10, random_state=0).fit(x).inertia_,
         "scikit-learn KMeans(n_init=1)": lambda x: KMeans(2, n_init=1, random_state=0).fit(x).inertia_,
@@ -68,9 +71,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--smoke", action="store_true")
-    smoke = parser.parse_args().smoke
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--rows", type=int, default=100_000_000, help="samples on the GPU")
+    parser.add_argument("--sweep", action="store_true", help="all ways to launch the GPU's kernel")
+    given = parser.parse_args()
+    smoke = given.smoke
     warnings.filterwarnings("ignore", module="sklearn")
     print(common.machine())
+    if given.gpu:
+        two_means_gpu.main(100_000 if smoke else given.rows, given.sweep)
+        return
     for samples in (5_000,) if smoke else (48_000, 1_000_000):
         x, y = made(samples, 50, 10)
         ours = common.seconds(lambda x=x, y=y: two_means(x, y), repeats=3)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,11 +50,14 @@ def two_means(
     Without labels, all samples are one class. A class whose histories are all equal stays whole.
     With `assignment`, (samples,) bool, these clusters are described instead. Histories must be finite.
     Classes of more than 2048 samples are worked on in float32, others in float64.
+    Many histories on a GPU are split there (see large.py), and `assignment` and `margin` stay there.
 
     >>> clusters = two_means([[0.1, 0.0], [0.2, 0.0], [2.0, 1.5]])
     >>> clusters.assignment.tolist(), clusters.sizes.tolist()
     ([False, False, True], [[2, 1]])
     """
+    if isinstance(histories, Tensor) and histories.is_cuda:
+        return _from_device(histories, labels, assignment)
     values = as_matrix(histories, "histories")
     x = torch.from_numpy(values.astype(_PRECISION.get(values.dtype, np.float64), copy=False))
     low, high = float(x.min()), float(x.max())  # NaN where there is one
@@ -88,6 +91,20 @@ def two_means(
         solve(bucket)
     _side_by_side(solve, buckets[len(huge) :])  # largest first, so the others
     return found
+
+
+def _from_device(
+    histories: Tensor, labels: Tensor | npt.ArrayLike | None, assignment: Tensor | npt.ArrayLike | None
+) -> TwoMeans:
+    """The two clusters of histories on a GPU: found there if they are many, on the CPU if they are few."""
+    if histories.numel() > _HUGE and assignment is None:
+        from evenhand.core.large import two_means_on_device
+
+        return two_means_on_device(histories, labels)
+    given = None if assignment is None else as_numpy(assignment, "assignment")
+    found = two_means(histories.cpu(), labels, assignment=given)
+    place = histories.device
+    return replace(found, assignment=found.assignment.to(place), margin=found.margin.to(place))
 
 
 def _side_by_side(

@@ -1,0 +1,246 @@
+"""two_means on a GPU: what a pass costs against a copy of the same bytes, and the whole to convergence.
+
+    python benchmarks/two_means.py --gpu                    100,000,000 samples x 100 epochs in float16
+    python benchmarks/two_means.py --gpu --rows 10000000    fewer samples
+    python benchmarks/two_means.py --gpu --sweep            also the ways to launch the kernel
+
+Every section stands alone: one that fails is reported and the others go on.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+
+import common
+import torch
+from torch import Tensor
+
+from evenhand.core import large
+from evenhand.core.kmeans import two_means
+from evenhand.core.passes import LAUNCH, Fused, Launch, Plain
+
+EPOCHS = 100
+CLASSES = (1, 10)
+
+
+def made(samples: int, dtype: torch.dtype, device: str, seed: int = 0) -> Tensor:
+    """Losses (samples, epochs), column after column; 2% fall much later than the others."""
+    random = torch.Generator(device).manual_seed(seed)
+    uniform = torch.rand(2, samples, device=device, generator=random).clamp_(min=1e-6)
+    speed = uniform.log().sum(0).mul_(-0.3)  # the gamma distribution of shape 2
+    speed *= torch.where(torch.rand(samples, device=device, generator=random) < 0.02, 0.1, 1.0)
+    columns = torch.empty(EPOCHS, samples, dtype=dtype, device=device)
+    for epoch in range(EPOCHS):
+        noise = torch.randn(samples, device=device, generator=random).abs_().mul_(0.05)
+        columns[epoch] = torch.exp(-speed * epoch).mul_(2.3).add_(noise)
+    return columns.t()
+
+
+def labels_of(samples: int, classes: int, device: str) -> Tensor | None:
+    if classes == 1:
+        return None
+    random = torch.Generator(device).manual_seed(1)
+    return torch.randint(classes, (samples,), device=device, generator=random)
+
+
+def clock(work: Callable[[], object], repeats: int = 5, warm: int = 2) -> float:
+    """The median of some calls in seconds, on a device that is idle before and after."""
+    return common.seconds(work, repeats=repeats, warm=warm)
+
+
+def section(title: str, work: Callable[[], None]) -> None:
+    print(f"\n### {title}", flush=True)
+    begun = time.perf_counter()
+    try:
+        work()
+    except Exception:
+        print(f"FAILED: {title}\n{traceback.format_exc()}", flush=True)
+    common.finish()
+    print(f"({time.perf_counter() - begun:.1f} s)", flush=True)
+
+
+def boundary(data: Plain) -> tuple[Tensor, Tensor, Tensor]:
+    """A boundary per class such as Lloyd's steps have: from the mean towards higher losses."""
+    counts, sums, _, _ = data.moments()
+    mean = sums / counts[:, None]
+    return large._boundary(torch.stack([mean - 0.1, mean + 0.3], 1))
+
+
+def copy_speed(device: str, gigabytes: float) -> float:
+    """Bytes read and written in a second by a plain copy."""
+    source = torch.ones(int(gigabytes * 1e9) // 2, dtype=torch.float16, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / clock(lambda: target.copy_(source), repeats=9)
+
+
+def correctness(device: str, kind: type[Plain]) -> None:
+    """Passes against float64, and the whole against the search on the CPU."""
+    rows = []
+    for dtype in (torch.float16, torch.float32):
+        for classes in CLASSES:
+            for major in ("column", "row"):
+                x = made(100_003, dtype, device)
+                x = x.contiguous() if major == "row" else x
+                labels = labels_of(len(x), classes, device)
+                position = None if labels is None else labels.to(torch.uint8)
+                origin = x[:1000].double().mean(0).cpu()
+                ours = kind(x, position, classes, origin)
+                exact = Plain(x.double(), position, classes, ours.shift)
+                d, t, scale = boundary(exact)
+                pairs = [*zip(ours.split(d, t), exact.split(d, t), strict=True)]
+                pairs += [*zip(ours.mark(d, t, scale)[2:], exact.mark(d, t, scale)[2:], strict=True)]
+                exact.origin = ours.origin
+                pairs += [*zip(ours.moments()[2:], exact.moments()[2:], strict=True)]
+                errors = [
+                    float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in pairs
+                ]
+                moved = int((pairs[3][0] != pairs[3][1]).sum())
+                found = large._solve(
+                    large._passes(x, position, classes), large._positions(labels, 1, device)[0]
+                )
+                wanted = two_means(x.cpu(), None if labels is None else labels.cpu())
+                ratio = float(found.inertia.sum() / wanted.inertia.sum())
+                shown = [f"{errors[i]:.0e}" for i in (0, 1, 2, 4, 5)]
+                rows.append((dtype, classes, major, *shown, moved, f"{100 * (ratio - 1):+.4f}%"))
+    head = ["", "classes", "major", "sizes", "sums", "margin", "squares", "keys", "moved of 100,003"]
+    common.table([*head, "inertia over the search's"], rows)
+
+
+class Clocked(Fused):
+    """Passes that say how long they took; every one ends with a copy to the CPU, so the clock is right."""
+
+    took: dict[str, list[float]] = {}  # noqa: RUF012 one benchmark, one process
+
+    def _launch(self, mode: int, *rest: Tensor, **named: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        begun = time.perf_counter()
+        answer = super()._launch(mode, *rest, **named)
+        self.took.setdefault(("split", "moments", "mark")[mode], []).append(time.perf_counter() - begun)
+        return answer
+
+
+def converge(x: Tensor, classes: int, copied: float) -> None:
+    """The whole call, what it consists of, and whether a second one gives the same bits."""
+    labels = labels_of(len(x), classes, str(x.device))
+    large.Fused, before = Clocked, large.Fused
+    starting: list[float] = []
+    plain_start = large._start
+
+    def start(*given: object) -> Tensor:
+        begun = time.perf_counter()
+        answer = plain_start(*given)  # type: ignore[arg-type]
+        starting.append(time.perf_counter() - begun)
+        return answer
+
+    large._start = start
+    try:
+        runs, whole = [], []
+        for _ in range(3):
+            Clocked.took = {}
+            common.finish()
+            begun = time.perf_counter()
+            runs.append(two_means(x, labels))
+            common.finish()
+            whole.append(time.perf_counter() - begun)
+            if len(runs) > 2:
+                runs.pop(1)
+    finally:
+        large.Fused, large._start = before, plain_start
+    splits = Clocked.took.get("split", [0.0])
+    each = statistics.median(splits)
+    speed = x.numel() * x.element_size() / each
+    moments, mark = (1000 * sum(Clocked.took[name]) for name in ("moments", "mark"))
+    print(f"whole call: first {whole[0]:.3f} s (compiles), then {whole[1]:.3f} s and {whole[2]:.3f} s")
+    print(f"of the last: {len(splits)} iterations of {1000 * each:.2f} ms, start {starting[-1]:.3f} s")
+    print(f"moments {moments:.1f} ms, marking the rows {mark:.1f} ms")
+    print(f"an iteration reads {speed / 1e12:.2f} TB/s = {100 * speed / copied:.0f}% of the copy's")
+    first, last = runs[0], runs[-1]
+    fields = ("assignment", "margin", "sizes", "centroids", "inertia", "total")
+    same = all(torch.equal(getattr(first, name), getattr(last, name)) for name in fields)
+    print(f"two runs equal in every bit: {same}")
+    print(
+        f"cluster 1: {[round(float(part), 4) for part in (last.sizes[:, 1] / last.sizes.sum(1))]} of a class"
+    )
+    print(f"separation: {[round(float(part), 4) for part in 1 - last.inertia / last.total]}")
+    peak = torch.cuda.max_memory_allocated() / 1e9
+    print(f"peak memory: {peak:.1f} GB, of which histories {x.nbytes / 1e9:.1f} GB")
+
+
+def passes(x: Tensor, classes: int, launches: list[Launch], copied: float, plain: bool = False) -> None:
+    """An iteration by each way to launch the kernel."""
+    labels = labels_of(len(x), classes, str(x.device))
+    position = None if labels is None else labels.to(torch.uint8)
+    origin = x[:1000].double().mean(0).cpu()
+    d, t, _ = boundary(Fused(x, position, classes, origin))
+    rows = []
+    for launch in launches:
+        begun = time.perf_counter()
+        try:
+            data = Fused(x, position, classes, origin, launch)
+            took = clock(lambda data=data: data.split(d, t))
+        except Exception as error:
+            rows.append((*launch, type(error).__name__, str(error)[:60], "", ""))
+            continue
+        speed = x.numel() * x.element_size() / took
+        rest = (f"{100 * speed / copied:.0f}%", f"{time.perf_counter() - begun:.1f}")
+        rows.append((*launch, f"{1000 * took:.2f}", f"{speed / 1e12:.2f}", *rest))
+    if plain:
+        data = Plain(x, position, classes, origin)
+        took = clock(lambda: data.split(d, t), repeats=1, warm=1)
+        speed = x.numel() * x.element_size() / took
+        share = f"{100 * speed / copied:.0f}%"
+        rows.append(("plain torch", "", "", "", f"{1000 * took:.2f}", f"{speed / 1e12:.2f}", share, ""))
+    head = ["rows", "warps", "stages", "programs", "ms", "TB/s read", "of the copy's", "s in all"]
+    common.table(head, rows)
+
+
+SWEEP = [
+    Launch(rows, warps, stages, 1056)
+    for rows, warps, stages in (
+        (64, 4, 2),
+        (64, 4, 3),
+        (64, 4, 4),
+        (128, 4, 2),
+        (128, 4, 3),
+        (128, 8, 2),
+        (128, 8, 3),
+        (256, 8, 2),
+    )
+]
+SWEEP += [Launch(128, 4, 3, programs) for programs in (264, 528, 2112, 4224)]
+SWEEP += [Launch(64, 4, 3, programs) for programs in (396, 792, 4224)]
+SWEEP_FLOAT = [Launch(32, 8, 3, 1056), Launch(32, 4, 3, 1056), Launch(64, 8, 2, 1056), Launch(16, 4, 3, 2112)]
+
+
+def main(samples: int, sweep: bool) -> None:
+    if not torch.cuda.is_available():
+        print("no GPU here")
+        return
+    copied = float("nan")
+
+    def measure() -> None:
+        nonlocal copied
+        copied = copy_speed("cuda", min(8.0, samples * EPOCHS * 2 / 1e9))
+        print(f"copy: {copied / 1e12:.2f} TB/s read and written")
+
+    section("The card", measure)
+    section("Correctness", lambda: correctness("cuda", Fused))
+    x = made(samples, torch.float16, "cuda")
+    print(f"\n{samples:,} x {EPOCHS} float16, {x.nbytes / 1e9:.1f} GB")
+    for classes in CLASSES:
+        section(f"To convergence, {classes} classes", lambda c=classes: converge(x, c, copied))
+    ways = SWEEP if sweep else [LAUNCH[torch.float16]]
+    for classes in CLASSES:
+        section(f"A pass, {classes} classes", lambda c=classes: passes(x, c, ways, copied, not sweep))
+    quarter = x[: samples // 4]
+    wide_ways = SWEEP_FLOAT if sweep else [LAUNCH[torch.float32]]
+    section(
+        "A pass, a quarter of the rows in float32, 10 classes",
+        lambda: passes(quarter.t().float().contiguous().t(), 10, wide_ways, copied),
+    )
+    section(
+        "A pass, a quarter of the rows, row after row, 10 classes",
+        lambda: passes(quarter.contiguous(), 10, [LAUNCH[torch.float16], Launch(64, 4, 3, 1056)], copied),
+    )
