@@ -14,6 +14,7 @@ from torch import Tensor
 _LARGE = (
     1 << 30
 )  # bytes that a small archive may unpack to; a larger one at most a hundred times its own size
+_CHUNK = 1 << 22  # samples worked on at once
 
 
 def as_numpy(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
@@ -83,3 +84,26 @@ def _explained(error: Exception, path: str | Path, what: str) -> Exception:
     objects = "pickle" in str(error) or "Python objects" in str(error)
     reason = "it holds Python objects or is no .npy file" if objects else str(error) or type(error).__name__
     return ValueError(f"{path} should hold {what}, but it cannot be read: {reason}")
+
+
+def compact_positions(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The distinct labels, ascending, and which of them each sample has, in as few bytes as hold it.
+
+    >>> compact_positions(np.array([7, 3, 7]))
+    (array([3, 7]), array([1, 0, 1], dtype=uint8))
+    """
+    chunks = [slice(start, start + _CHUNK) for start in range(0, len(labels), _CHUNK)]
+    small = labels.dtype.kind in "ib" or (labels.dtype.kind == "u" and labels.dtype.itemsize < 8)
+    low, high = (int(labels.min()), int(labels.max())) if small and len(labels) else (0, 1 << 62)
+    if high - low >= max(_CHUNK, len(labels)):
+        classes, position = np.unique(labels, return_inverse=True)
+        return classes, position.astype(np.min_scalar_type(max(len(classes) - 1, 0)))
+    present = np.zeros(high - low + 1, bool)
+    for chunk in chunks:
+        present[labels[chunk].astype(np.int64) - low] = True
+    classes = (np.flatnonzero(present) + low).astype(labels.dtype)
+    table = (np.cumsum(present) - 1).astype(np.min_scalar_type(len(classes) - 1))
+    found = np.empty(len(labels), table.dtype)
+    for chunk in chunks:
+        found[chunk] = table[labels[chunk].astype(np.int64) - low]
+    return classes, found

@@ -50,6 +50,7 @@ def two_means(
     Without labels, all samples are one class. A class whose histories are all equal stays whole.
     With `assignment`, (samples,) bool, these clusters are described instead. Histories must be finite.
     Classes of more than 2048 samples are worked on in float32, others in float64.
+    Histories of more than a GiB are read in blocks (see streaming.py), so that they need not fit into memory.
     Many histories on a GPU are split there (see large.py), and `assignment` and `margin` stay there.
 
     >>> clusters = two_means([[0.1, 0.0], [0.2, 0.0], [2.0, 1.5]])
@@ -58,7 +59,12 @@ def two_means(
     """
     if isinstance(histories, Tensor) and histories.is_cuda:
         return _from_device(histories, labels, assignment)
-    values = as_matrix(histories, "histories")
+    from evenhand.core.streaming import STREAMED, streamed  # here, because it needs TwoMeans
+
+    real = as_real(histories, "histories")
+    if real.ndim == 2 and real.size > STREAMED and assignment is None:
+        return streamed(real, None if labels is None else as_labels(labels))
+    values = as_matrix(real, "histories")
     x = torch.from_numpy(values.astype(_PRECISION.get(values.dtype, np.float64), copy=False))
     low, high = float(x.min()), float(x.max())  # NaN where there is one
     if not (math.isfinite(low) and math.isfinite(high)):

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from evenhand.core.arrays import as_real, read_arrays
-from evenhand.core.kmeans import as_labels, as_matrix, class_positions, two_means
+from evenhand.core.arrays import as_real, compact_positions, read_arrays
+from evenhand.core.kmeans import TwoMeans, as_labels, as_matrix, class_positions, two_means
+from evenhand.core.streaming import STREAMED, streamed
 from evenhand.core.summary import cut_in_two
 
 LARGEST = 1e100  # of a loss: squares of larger ones may overflow
@@ -93,7 +94,11 @@ _ARRAYS = ("minority", "labels", "classes", "sizes", "separation", "margin")
 
 
 def partition(
-    losses: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike, cluster: Cluster | Any | None = None
+    losses: Tensor | npt.ArrayLike,
+    labels: Tensor | npt.ArrayLike,
+    cluster: Cluster | Any | None = None,
+    *,
+    across_ranks: bool = False,
 ) -> Partition:
     """Split every class's loss histories, (samples, epochs), in two; the smaller cluster is its minority.
 
@@ -101,33 +106,54 @@ def partition(
     Of two equally large clusters, the one with the higher mean loss is the minority. A class with one
     sample, with identical histories or for which `cluster` gives one cluster stays whole and is named in
     `unsplit`. `cluster` replaces k-means: a function from one class's histories to 0 or 1 per sample, or a
-    scikit-learn estimator such as `MiniBatchKMeans(2)`.
+    scikit-learn estimator such as `MiniBatchKMeans(2)`. Histories of more than a GiB are read in blocks, and
+    may be a memory-mapped file larger than memory. With `across_ranks`, every rank of a distributed training
+    gives its own part of the samples; `sizes` and `separation` are then those of all ranks.
 
     >>> parts = partition([[0.9, 0.1], [0.8, 0.1], [0.9, 0.8], [0.7, 0.7]], [0, 0, 0, 1])
     >>> parts.minority.tolist(), parts.sizes.tolist(), parts.unsplit
     ([False, False, True, False], [[2, 1], [1, 0]], {1: 'one sample'})
     """
-    losses = as_real(losses, "losses")
+    losses, names = as_real(losses, "losses"), as_labels(labels)
     if losses.ndim == 1:
-        if cluster is not None:
+        if cluster is not None or across_ranks:
             raise ValueError(
                 "cluster splits histories; numbers, one per sample, are split exactly without it"
+                if cluster is not None
+                else "across_ranks is for histories; numbers, one per sample, are split by one rank"
             )
-        return _of_numbers(losses, as_labels(labels))
-    histories, names = _losses(losses), as_labels(labels)
-    if len(names) != len(histories):
+        return _of_numbers(losses, names)
+    if losses.ndim == 2 and len(names) != len(losses):
         raise ValueError(
-            f"losses and labels must have one row per sample, got {len(histories)} and {len(names)}"
+            f"losses and labels must have one row per sample, got {len(losses)} and {len(names)}"
         )
+    if cluster is None and losses.ndim == 2 and (losses.size > STREAMED or across_ranks):
+        found = streamed(losses, names, name="losses", largest=LARGEST, across_ranks=across_ranks)
+        return _of_clusters(found, names, *_among(found.classes, names))
+    histories = _losses(losses)
     classes, position = class_positions(names)
     given = None if cluster is None else _own_clusters(histories, position, classes, cluster)
-    found = two_means(histories, position, assignment=given)
+    return _of_clusters(two_means(histories, position, assignment=given), names, classes, position)
+
+
+def _among(classes: npt.NDArray[Any], names: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The classes, which may be more than these samples have, and which of them each sample has."""
+    own, position = compact_positions(names)
+    return classes, np.searchsorted(classes, own).astype(np.min_scalar_type(len(classes) - 1))[position]
+
+
+def _of_clusters(
+    found: TwoMeans, names: npt.NDArray[Any], classes: npt.NDArray[Any], position: npt.NDArray[Any]
+) -> Partition:
+    """The partition that clusters make; no array here is larger than the answer."""
     sizes = found.sizes.numpy()
-    flip = sizes[:, 1] > sizes[:, 0]  # cluster 1, of the higher mean loss, is the minority of equals
     split = sizes[:, 1] > 0
-    minority = (found.assignment.numpy() ^ flip[position]) & split[position]
-    sizes = np.where((flip & split)[:, None], sizes[:, ::-1], sizes)
-    margin = np.where(flip[position], -1, 1) * found.margin.numpy()
+    flip = sizes[:, 1] > sizes[:, 0]  # cluster 1, of the higher mean loss, is the minority of equals
+    sizes = np.where(flip[:, None], sizes[:, ::-1], sizes)
+    minority, margin, sign = found.assignment.numpy(), found.margin.numpy(), np.where(flip, -1, 1)
+    for part in _parts(len(names), 1 << 22):
+        minority[part] = (minority[part] ^ flip[position[part]]) & split[position[part]]
+        margin[part] *= sign.astype(np.float32)[position[part]]
     inertia, total = found.inertia.numpy(), found.total.numpy()
     separation = np.where(split, 1 - np.divide(inertia, total, out=np.ones_like(total), where=total > 0), 0.0)
     unsplit = {
@@ -135,9 +161,7 @@ def partition(
         for c, label in enumerate(classes.tolist())
         if not split[c]
     }
-    return Partition(
-        minority, names, classes, sizes, separation.clip(0, 1), margin.astype(np.float32), unsplit
-    )
+    return Partition(minority, names, classes, sizes, separation.clip(0, 1), margin, unsplit)
 
 
 def _of_numbers(losses: Tensor | npt.ArrayLike, labels: npt.NDArray[Any]) -> Partition:

@@ -116,6 +116,18 @@ def from_first(compute: Callable[[], T]) -> T:
     return value  # type: ignore[no-any-return]
 
 
+def from_all(value: T) -> list[T]:
+    """What every rank has, in their order, for all; it must be a value of JSON."""
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    sizes = torch.zeros(count(), dtype=torch.int64)
+    sizes[number()] = len(text)
+    sizes = add(sizes)
+    texts = torch.zeros(count(), int(sizes.max()), dtype=torch.uint8)
+    texts[number(), : len(text)] = text
+    rows = zip(add(texts).numpy(), sizes.tolist(), strict=True)
+    return [json.loads(row[:size].tobytes()) for row, size in rows]
+
+
 def bytes_from_first(data: bytes | None) -> bytes | None:
     """The first rank's bytes, or None where it has none."""
     if count() == 1:

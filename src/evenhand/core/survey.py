@@ -1,0 +1,167 @@
+"""The first pass over histories that are larger than memory: their sums, and a sample to search a start on.
+
+A class's sample is every row of a small class. Of a larger one it is the rows farthest from the mean, for few
+rows far out can be a cluster, and others evenly spaced by their place among the class's rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from evenhand.core import ranks
+from evenhand.core.pieces import TOGETHER, Piece, Stream, counted, projected
+
+TAIL = 1024  # rows farthest from the mean; search.py's Rows expects so many
+_SAMPLE = 1 << 15  # rows of a class at most
+_SAMPLE_BYTES = 1 << 28  # of all classes together
+
+
+class Survey(NamedTuple):
+    """What the first pass found, relative to the stream's origin and in its unit."""
+
+    sums: Tensor  # (classes, epochs) float64
+    squares: Tensor  # (classes,) float64: squared distances to the origin, summed
+    samples: list[Tensor]  # of every class (rows, epochs); one of a part of its class begins with its tail
+    tailed: Tensor  # (classes,) bool: whether it does
+
+    @property
+    def finite(self) -> bool:
+        """Whether float32 could hold all of it."""
+        return bool(self.sums.isfinite().all() and self.squares.isfinite().all())
+
+
+def survey(stream: Stream, means: Tensor) -> Survey:
+    """Read all rows once; `means` are those of `Stream.centre`."""
+    classes, epochs = means.shape
+    limit = min(_SAMPLE, max(32, _SAMPLE_BYTES // (4 * classes * epochs)))
+    tailed = (stream.counts > limit) & (limit >= 2 * TAIL)
+    spaced, farthest = _Spaced(stream, limit, tailed), _Farthest(stream, tailed)
+    sums, squares = torch.zeros_like(means), torch.zeros(classes, dtype=torch.float64)
+    towards, own_squares = -2 * means.float(), means.square().sum(1).float()
+
+    def look(piece: Piece) -> tuple[Piece, Tensor, Tensor, Tensor]:
+        norms = piece.x.square().sum(0)
+        number = min(TOGETHER, classes - piece.first)
+        member = torch.zeros(number, len(norms)).scatter_(0, piece.own[None], 1.0)
+        distances = norms + projected(piece, towards) + own_squares[piece.first :][piece.own]
+        return piece, (member @ piece.x.t()).double(), piece.own.bincount(norms.double(), number), distances
+
+    for piece, total, square, distances in stream.each(look):
+        part = slice(piece.first, piece.first + len(square))
+        sums[part] += total
+        squares[part] += square
+        spaced.take(piece)
+        farthest.take(piece, distances)
+    found = Survey(stream.add(sums), stream.add(squares), [], tailed)
+    if not found.finite:
+        return found
+    tails = farthest.gathered()
+    for c, (places, others) in enumerate(spaced.gathered()):
+        rows, x = tails.get(c, (places[:0], others[:0]))
+        found.samples.append(torch.cat([x, others[~torch.isin(places, rows)]]) if len(x) else others)
+    return found
+
+
+class _Spaced:
+    """Rows at evenly spaced places among those of their class, over all ranks."""
+
+    def __init__(self, stream: Stream, limit: int, tailed: Tensor) -> None:
+        self.stream, self.samples = stream, list[Tensor]()
+        self.wanted, self.rows = list[npt.NDArray[np.int64]](), list[Tensor]()
+        for count, tail in zip(stream.counts.tolist(), tailed.tolist(), strict=True):
+            number = min(count, limit - TAIL if tail else limit)
+            self.wanted.append(np.linspace(0, max(count - 1, 0), number).round().astype(np.int64))
+            self.samples.append(torch.zeros(number, stream.blocks.num_columns))
+            self.rows.append(torch.zeros(number, dtype=torch.int64))
+        self.seen = np.zeros(stream.num_classes, np.int64)  # rows of each class that came before
+        if stream.shared:
+            own = counted(stream.position, stream.num_classes)
+            each = torch.zeros(ranks.count(), stream.num_classes, dtype=torch.int64)
+            each[ranks.number()] = own
+            self.seen += stream.add(each)[: ranks.number()].sum(0).numpy()
+
+    def take(self, piece: Piece) -> None:
+        own = piece.own.numpy()
+        counts = np.bincount(own)
+        order = np.argsort(own.astype(np.uint8), kind="stable")  # few bits are sorted much faster
+        for c in np.flatnonzero(counts).tolist():
+            name = piece.first + c
+            before, wanted = int(self.seen[name]), self.wanted[name]
+            low, high = np.searchsorted(wanted, (before, before + counts[c])).tolist()
+            if high > low:
+                at = torch.from_numpy(order[counts[:c].sum() :][wanted[low:high] - before])
+                self.samples[name][low:high] = piece.x.index_select(1, at).t()
+                self.rows[name][low:high] = self.stream.offset + piece.places[at]
+            self.seen[name] += counts[c]
+
+    def gathered(self) -> list[tuple[Tensor, Tensor]]:
+        """Every class's rows, as where they are and what they hold."""
+        return [
+            (self.stream.add(rows), self.stream.add(sample))
+            for rows, sample in zip(self.rows, self.samples, strict=True)
+        ]
+
+
+class _Farthest:
+    """The rows of each large class that are farthest from its mean."""
+
+    def __init__(self, stream: Stream, tailed: Tensor) -> None:
+        self.stream, self.limit = stream, 2 * TAIL * int(tailed.sum())
+        self.floor = torch.where(tailed, -torch.inf, torch.inf)
+        self.names, self.rows = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+        self.distances, self.x = torch.zeros(0), torch.zeros(0, stream.blocks.num_columns)
+
+    def take(self, piece: Piece, distances: Tensor) -> None:
+        names = piece.own + piece.first
+        far = (distances > self.floor[names]).nonzero()[:, 0]
+        if len(far):
+            rows = self.stream.offset + piece.places[far]
+            self._put(names[far], rows, distances[far], piece.x.index_select(1, far).t())
+            if len(self.names) > self.limit:
+                self._keep()
+
+    def _put(self, names: Tensor, rows: Tensor, distances: Tensor, x: Tensor) -> None:
+        self.names, self.rows = torch.cat([self.names, names]), torch.cat([self.rows, rows])
+        self.distances, self.x = torch.cat([self.distances, distances]), torch.cat([self.x, x])
+
+    def _keep(self) -> None:
+        """Drop all but the farthest; of equally far ones, those that come first stay."""
+        keys = (self.rows.numpy(), -self.distances.numpy(), self.names.numpy())
+        order = torch.from_numpy(np.lexsort(keys))
+        names = self.names[order]
+        counts = names.bincount(minlength=len(self.floor))
+        place = torch.arange(len(names)) - (counts.cumsum(0) - counts)[names]
+        order = order[place < TAIL]
+        self.names, self.rows = self.names[order], self.rows[order]
+        self.distances, self.x = self.distances[order], self.x[order]
+        full = (counts >= TAIL).nonzero()[:, 0]
+        last = (counts.clamp(max=TAIL).cumsum(0) - 1)[full]
+        self.floor[full] = self.distances[last]
+
+    def gathered(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """Of every large class, over all ranks: where the rows are, and what they hold."""
+        self._keep()
+        if self.stream.shared:
+            self._exchange()
+        return {
+            c: (self.rows[self.names == c], self.x[self.names == c])
+            for c in self.names.unique().tolist()  # type: ignore[no-untyped-call]
+        }
+
+    def _exchange(self) -> None:
+        """Each rank's rows, one rank after the other."""
+        own = (self.names, self.rows, self.distances, self.x)
+        sizes = torch.zeros(ranks.count(), dtype=torch.int64)
+        sizes[ranks.number()] = len(self.names)
+        for rank, size in enumerate(self.stream.add(sizes).tolist()):
+            mine = rank == ranks.number()
+            parts = [part if mine else part.new_zeros(size, *part.shape[1:]) for part in own]
+            parts = [self.stream.add(part.clone()) for part in parts]
+            if not mine:
+                self._put(*parts)
+        self._keep()

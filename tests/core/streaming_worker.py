@@ -1,0 +1,44 @@
+"""What each of two ranks does in test_streaming.py: partition its part of the samples, and tell."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from test_streaming import PARTITION, made
+
+from evenhand import partition
+from evenhand.core import blocks, pieces, ranks, survey
+
+
+def main(folder: Path) -> None:
+    blocks._BYTES, pieces._PIECE, survey._SAMPLE = 1 << 17, 1 << 13, 2 * survey.TAIL
+    x, y = made(30_000, 20, 3, apart=0.6)
+    x[[5, 29_000]] += 300  # a cluster of two, one on each rank
+    y[[5, 29_000]], y[20_000::50] = 2, 3  # a class of the second rank alone
+    names = np.array(["ape", "bee", "cat", "dog, wild"])[y]
+    ranks.join(gpu=False)
+    cut = 11_000
+    own = slice(0, cut) if ranks.first() else slice(cut, None)
+    parts = partition(x[own], names[own], across_ranks=True)
+    save(folder / f"{ranks.number()}.npz", parts)
+    x[7] = np.nan
+    try:
+        partition(x[own], names[own], across_ranks=True)
+    except ValueError as error:
+        assert "losses must be finite" in str(error)
+    else:
+        raise AssertionError("every rank must hear of it")
+    if ranks.first():
+        x[7] = made(30_000, 20, 3, apart=0.6)[0][7]
+        PARTITION.STREAMED = 1000
+        save(folder / "whole.npz", partition(x, names))
+    ranks.barrier()
+
+
+def save(path: Path, parts) -> None:
+    fields = ("minority", "labels", "classes", "sizes", "separation", "margin")
+    np.savez(path, **{name: getattr(parts, name) for name in fields})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
