@@ -1,6 +1,7 @@
 """`evenhand partition` and `evenhand predict`, as a script or a person uses them."""
 
 import csv
+import importlib
 import io
 import json
 import pickle
@@ -87,6 +88,25 @@ def test_partition_writes_what_the_library_computes(evenhand, files, tmp_path: P
     ):
         assert np.allclose([float(row[name]) for row in samples], wanted, rtol=1e-5), name
     assert not list(out.glob(".*")) and len(list(out.iterdir())) == 5
+
+
+def test_a_large_file_is_read_and_its_tables_are_written_by_parts(
+    evenhand, files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("evenhand.core.partition")
+    assert evenhand("partition", *files, "-o", tmp_path / "whole")[0] == 0
+    monkeypatch.setattr("evenhand.integrations.files._ROWS", 7)
+    monkeypatch.setattr(module, "STREAMED", 10)
+    monkeypatch.setattr(module, "two_means", None)
+    assert evenhand("partition", *files, "-o", tmp_path / "parts")[0] == 0
+    for name in ("weights.csv", "indices.npy"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    for whole, part in zip(
+        *(table(tmp_path / name / "samples.csv") for name in ("whole", "parts")), strict=True
+    ):
+        for name in ("margin", "separation"):
+            assert float(whole.pop(name)) == pytest.approx(float(part.pop(name)), abs=1e-4)
+        assert whole == part
 
 
 def test_partition_as_json_says_what_summary_json_holds(evenhand, files, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -49,10 +49,15 @@ def as_whole(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[np.int64]
     return array.astype(np.int64, copy=False)
 
 
-def read_array(path: str | Path, what: str = "an array") -> npt.NDArray[Any]:
-    """The array of an .npy file, memory-mapped; changes are private. A damaged file is a ValueError."""
+def read_array(
+    path: str | Path, what: str = "an array", *, mode: Literal["c", "r"] = "c"
+) -> npt.NDArray[Any]:
+    """The array of an .npy file, memory-mapped; changes are private. A damaged file is a ValueError.
+
+    With mode "r" nothing can be changed, so that an array larger than memory may be read from its file.
+    """
     try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
+        array = np.load(path, mmap_mode=mode, allow_pickle=False)
     except Exception as error:
         raise _explained(error, path, what) from error
     if not isinstance(array, np.ndarray):

@@ -25,7 +25,7 @@ from evenhand.core.survey import TAIL, Survey, survey
 STREAMED = 1 << 28  # numbers; a larger matrix is not copied into memory
 _PASSES = 100
 _SETTLED = 1e-4
-_STARTS, _STEPS = 12, 100  # cuts improved on the sample, and how often
+_ROUNDS = ((12, 5), (3, 50))  # on the sample: keep so many of the best cuts, and improve them so often
 _CHUNK = 1 << 22
 
 
@@ -125,13 +125,15 @@ def _best_start(rows: Rows) -> Candidates:
     """The best of several cuts of a weighted sample, each improved by Lloyd's steps."""
     lines = directions(rows)
     cuts, lines = rows.cuts(lines), torch.cat([lines, lines], 1)
-    now = rows.best(rows.candidates(torch.bmm(lines, rows.transposed) > cuts), _STARTS)
-    for _ in range(_STEPS):
-        p, threshold = rows.boundary(now)
-        new = rows.candidates(p > threshold)
-        if not (new.between > now.between + rows.slack).any():
-            break
-        now = new
+    now = rows.candidates(torch.bmm(lines, rows.transposed) > cuts)
+    for keep, steps in _ROUNDS:
+        now = rows.best(now, keep)
+        for _ in range(steps):
+            p, threshold = rows.boundary(now)
+            new = rows.candidates(p > threshold)
+            if not (new.between > now.between + rows.slack).any():
+                break
+            now = new
     return rows.best(now, 1)
 
 

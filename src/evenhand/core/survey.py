@@ -89,15 +89,22 @@ class _Spaced:
         own = piece.own.numpy()
         counts = np.bincount(own)
         order = np.argsort(own.astype(np.uint8), kind="stable")  # few bits are sorted much faster
-        for c in np.flatnonzero(counts).tolist():
-            name = piece.first + c
-            before, wanted = int(self.seen[name]), self.wanted[name]
-            low, high = np.searchsorted(wanted, (before, before + counts[c])).tolist()
+        wanted, begin = list[tuple[int, int, npt.NDArray[np.int64]]](), 0
+        for name, count in enumerate(counts.tolist(), piece.first):
+            before, targets = int(self.seen[name]), self.wanted[name]
+            low, high = targets.searchsorted((before, before + count)).tolist()
             if high > low:
-                at = torch.from_numpy(order[counts[:c].sum() :][wanted[low:high] - before])
-                self.samples[name][low:high] = piece.x.index_select(1, at).t()
-                self.rows[name][low:high] = self.stream.offset + piece.places[at]
-            self.seen[name] += counts[c]
+                wanted.append((name, low, order[begin + targets[low:high] - before]))
+            self.seen[name] += count
+            begin += count
+        if wanted:
+            at = torch.from_numpy(np.concatenate([places for _, _, places in wanted]))
+            sizes = [len(places) for _, _, places in wanted]
+            x, rows = piece.x.index_select(1, at).t(), self.stream.offset + piece.places[at]
+            parts = zip(wanted, torch.split(x, sizes), torch.split(rows, sizes), strict=True)
+            for (name, low, _), sample, row in parts:
+                self.samples[name][low : low + len(row)] = sample
+                self.rows[name][low : low + len(row)] = row
 
     def gathered(self) -> list[tuple[Tensor, Tensor]]:
         """Every class's rows, as where they are and what they hold."""
@@ -107,61 +114,67 @@ class _Spaced:
         ]
 
 
+class _Far(NamedTuple):
+    """Rows, side by side."""
+
+    names: Tensor  # (rows,) int64: their classes
+    rows: Tensor  # (rows,) int64: where they are
+    distances: Tensor  # (rows,) float32, squared
+    x: Tensor  # (rows, epochs) float32
+
+
 class _Farthest:
     """The rows of each large class that are farthest from its mean."""
 
     def __init__(self, stream: Stream, tailed: Tensor) -> None:
         self.stream, self.limit = stream, 2 * TAIL * int(tailed.sum())
         self.floor = torch.where(tailed, -torch.inf, torch.inf)
-        self.names, self.rows = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-        self.distances, self.x = torch.zeros(0), torch.zeros(0, stream.blocks.num_columns)
+        empty, none = torch.zeros(0, dtype=torch.int64), torch.zeros(0, stream.blocks.num_columns)
+        self.found: list[_Far] = [_Far(empty, empty, torch.zeros(0), none)]
+        self.number = 0
 
     def take(self, piece: Piece, distances: Tensor) -> None:
         names = piece.own + piece.first
         far = (distances > self.floor[names]).nonzero()[:, 0]
         if len(far):
             rows = self.stream.offset + piece.places[far]
-            self._put(names[far], rows, distances[far], piece.x.index_select(1, far).t())
-            if len(self.names) > self.limit:
+            self._put(_Far(names[far], rows, distances[far], piece.x.index_select(1, far).t()))
+            if self.number > self.limit:
                 self._keep()
 
-    def _put(self, names: Tensor, rows: Tensor, distances: Tensor, x: Tensor) -> None:
-        self.names, self.rows = torch.cat([self.names, names]), torch.cat([self.rows, rows])
-        self.distances, self.x = torch.cat([self.distances, distances]), torch.cat([self.x, x])
+    def _put(self, found: _Far) -> None:
+        self.found.append(found)
+        self.number += len(found.rows)
 
-    def _keep(self) -> None:
+    def _keep(self) -> _Far:
         """Drop all but the farthest; of equally far ones, those that come first stay."""
-        keys = (self.rows.numpy(), -self.distances.numpy(), self.names.numpy())
+        found = _Far(*(torch.cat(parts) for parts in zip(*self.found, strict=True)))
+        keys = (found.rows.numpy(), -found.distances.numpy(), found.names.numpy())
         order = torch.from_numpy(np.lexsort(keys))
-        names = self.names[order]
+        names = found.names[order]
         counts = names.bincount(minlength=len(self.floor))
         place = torch.arange(len(names)) - (counts.cumsum(0) - counts)[names]
-        order = order[place < TAIL]
-        self.names, self.rows = self.names[order], self.rows[order]
-        self.distances, self.x = self.distances[order], self.x[order]
+        found = _Far(*(part[order[place < TAIL]] for part in found))
         full = (counts >= TAIL).nonzero()[:, 0]
         last = (counts.clamp(max=TAIL).cumsum(0) - 1)[full]
-        self.floor[full] = self.distances[last]
+        self.floor[full] = found.distances[last]
+        self.found, self.number = [found], len(found.rows)
+        return found
 
     def gathered(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Of every large class, over all ranks: where the rows are, and what they hold."""
-        self._keep()
-        if self.stream.shared:
-            self._exchange()
-        return {
-            c: (self.rows[self.names == c], self.x[self.names == c])
-            for c in self.names.unique().tolist()  # type: ignore[no-untyped-call]
-        }
+        found = self._exchange(self._keep()) if self.stream.shared else self._keep()
+        own = {int(c): found.names == c for c in found.names.unique()}  # type: ignore[no-untyped-call]
+        return {c: (found.rows[chosen], found.x[chosen]) for c, chosen in own.items()}
 
-    def _exchange(self) -> None:
+    def _exchange(self, own: _Far) -> _Far:
         """Each rank's rows, one rank after the other."""
-        own = (self.names, self.rows, self.distances, self.x)
         sizes = torch.zeros(ranks.count(), dtype=torch.int64)
-        sizes[ranks.number()] = len(self.names)
+        sizes[ranks.number()] = len(own.rows)
         for rank, size in enumerate(self.stream.add(sizes).tolist()):
             mine = rank == ranks.number()
-            parts = [part if mine else part.new_zeros(size, *part.shape[1:]) for part in own]
-            parts = [self.stream.add(part.clone()) for part in parts]
+            parts = [part.clone() if mine else part.new_zeros(size, *part.shape[1:]) for part in own]
+            parts = [self.stream.add(part) for part in parts]
             if not mine:
-                self._put(*parts)
-        self._keep()
+                self._put(_Far(*parts))
+        return self._keep()

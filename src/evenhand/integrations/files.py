@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance, sample_weights
 from evenhand.training.store import write_bytes, write_json
 
+_ROWS = 1 << 16  # of a table, written at once
+
 
 def partition_files(losses: Path, labels: Path, out: Path, *, seed: int = 0) -> dict[str, Any]:
     """Split recorded losses and write everything that a second training needs into the folder `out`.
 
     `losses` is an .npy file, (samples, epochs), which is memory-mapped; `labels` one of (samples,) whole
-    numbers or strings. Nothing is written before all of it is known. Gives what summary.json holds.
+    numbers or strings. Nothing is written before the partition is known. Gives what summary.json holds.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder, got the file {out}; name another place")
@@ -34,28 +36,25 @@ def partition_files(losses: Path, labels: Path, out: Path, *, seed: int = 0) -> 
     parts = partition(histories, names)
     balanced = rebalance(parts, seed=seed)
     summary = _summary(parts, histories.shape[1], len(balanced), seed)
-    texts = {
-        "samples.csv": _samples(parts, histories),
-        "weights.csv": csv_bytes(("index", "weight"), enumerate(sample_weights(parts).tolist())),
-        "indices.npy": _npy(balanced.indices),
-    }
     (out / "summary.json").unlink(missing_ok=True)  # of an earlier call, whose files are replaced now
-    for name, content in texts.items():
-        write_bytes(out / name, content)
+    write_bytes(out / "samples.csv", _samples(parts, histories))
+    write_bytes(out / "weights.csv", _weights(sample_weights(parts)))
+    write_bytes(out / "indices.npy", _npy(balanced.indices))
     parts.save(out / "partition.npz")
     write_json(out / "summary.json", summary)  # last: its existence means that the others are there
     return summary
 
 
 def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
-    """A table as CSV in which no text is a formula to a spreadsheet.
+    """A table as CSV in which no text is a formula to a spreadsheet; without a header, more of its rows.
 
     >>> csv_bytes(("id", "loss"), [("=1+1", -0.5)])
     b"id,loss\\r\\n'=1+1,-0.5\\r\\n"
     """
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer)  # its line ends are CR LF, so it quotes both; else a CR could begin a row
-    writer.writerow(header)
+    if header:
+        writer.writerow(header)
     writer.writerows([_harmless(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     return buffer.getvalue().encode("utf-8", "backslashreplace")
 
@@ -69,24 +68,32 @@ def _read(path: Path, what: str) -> np.ndarray:
     if not path.is_file():
         raise ValueError(f"{what} must be an .npy file, but there is no file {path}")
     try:
-        return read_array(path, f"{what} as an array")
+        return read_array(path, f"{what} as an array", mode="r")
     except ValueError as error:
         raise ValueError(f"{error}; write numbers, or strings of dtype str, with numpy.save") from error
 
 
-def _samples(parts: Partition, histories: np.ndarray) -> bytes:
-    position = np.searchsorted(parts.classes, parts.labels)
-    split = parts.sizes[position, 1] > 0
-    group = np.where(parts.minority, "minority", np.where(split, "majority", "whole"))
-    mean = np.empty(len(histories))
-    for start in range(0, len(histories), 1 << 16):  # by parts, since the file may be larger than memory
-        mean[start : start + (1 << 16)] = histories[start : start + (1 << 16)].mean(axis=1, dtype=np.float64)
+def _samples(parts: Partition, histories: np.ndarray) -> Iterator[bytes]:
+    """A row of every sample, by parts, since the file may be larger than memory."""
     header = ("index", "label", "pseudo_group", "separation", "margin", "mean_loss", "last_loss")
-    numbers = (parts.separation[position], parts.margin, mean, histories[:, -1].astype(np.float64))
-    short = ([float(f"{value:.6g}") for value in column.tolist()] for column in numbers)
-    return csv_bytes(
-        header, zip(range(len(mean)), parts.labels.tolist(), group.tolist(), *short, strict=True)
-    )
+    yield csv_bytes(header, [])
+    for start in range(0, len(histories), _ROWS):
+        rows = slice(start, start + _ROWS)
+        position = np.searchsorted(parts.classes, parts.labels[rows])
+        split = parts.sizes[position, 1] > 0
+        group = np.where(parts.minority[rows], "minority", np.where(split, "majority", "whole"))
+        mean = histories[rows].mean(axis=1, dtype=np.float64)
+        last = histories[rows, -1].astype(np.float64)
+        numbers = (parts.separation[position], parts.margin[rows], mean, last)
+        short = ([float(f"{value:.6g}") for value in column.tolist()] for column in numbers)
+        names = (range(start, start + len(mean)), parts.labels[rows].tolist(), group.tolist())
+        yield csv_bytes((), zip(*names, *short, strict=True))
+
+
+def _weights(weights: np.ndarray) -> Iterator[bytes]:
+    yield csv_bytes(("index", "weight"), [])
+    for start in range(0, len(weights), _ROWS):
+        yield csv_bytes((), enumerate(weights[start : start + _ROWS].tolist(), start))
 
 
 def _summary(parts: Partition, num_epochs: int, num_rows: int, seed: int) -> dict[str, Any]:

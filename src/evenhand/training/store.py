@@ -11,7 +11,7 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,20 @@ class Damaged(ValueError):
     """A file of ours does not hold what was written to it."""
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file by atomic rename: under its name there is the old content or the new, never a part."""
+def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write a file by atomic rename: under its name there is the old content or the new, never a part.
+
+    What is too long for memory can be given in parts.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            size = sum(file.write(part) for part in ([data] if isinstance(data, bytes) else data))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        journal.detail("wrote %s, %d bytes", path, len(data))
+        journal.detail("wrote %s, %d bytes", path, size)
     finally:
         temporary.unlink(missing_ok=True)
 
