@@ -16,9 +16,10 @@ from torch import Tensor
 from evenhand.core.arrays import as_real, compact_positions, read_arrays
 from evenhand.core.kmeans import TwoMeans, as_labels, as_matrix, class_positions, two_means
 from evenhand.core.streaming import STREAMED, streamed
-from evenhand.core.summary import cut_in_two
+from evenhand.core.summary import Cut, cut_in_two
 
 LARGEST = 1e100  # of a loss: squares of larger ones may overflow
+_CHUNK = 1 << 22  # samples worked on at once
 Cluster = Callable[[npt.NDArray[Any]], npt.ArrayLike]  # (samples, epochs) of one class -> 0/1 per sample
 
 
@@ -151,7 +152,7 @@ def _of_clusters(
     flip = sizes[:, 1] > sizes[:, 0]  # cluster 1, of the higher mean loss, is the minority of equals
     sizes = np.where(flip[:, None], sizes[:, ::-1], sizes)
     minority, margin, sign = found.assignment.numpy(), found.margin.numpy(), np.where(flip, -1, 1)
-    for part in _parts(len(names), 1 << 22):
+    for part in _parts(len(names)):
         minority[part] = (minority[part] ^ flip[position[part]]) & split[position[part]]
         margin[part] *= sign.astype(np.float32)[position[part]]
     inertia, total = found.inertia.numpy(), found.total.numpy()
@@ -164,39 +165,62 @@ def _of_clusters(
     return Partition(minority, names, classes, sizes, separation.clip(0, 1), margin, unsplit)
 
 
-def _of_numbers(losses: Tensor | npt.ArrayLike, labels: npt.NDArray[Any]) -> Partition:
+def _of_numbers(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Partition:
     """The partition of one number per sample; no array here is larger than the numbers themselves."""
-    values = as_real(losses, "losses")
     if len(values) == 0 or len(values) != len(labels):
         raise ValueError(
             f"losses and labels must hold one number each per sample, got {len(values)} {values.dtype} "
             f"and {len(labels)} labels"
         )
-    _check_size(values)
+    for part in _parts(len(values)):
+        _check_size(values[part])
     values = values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
-    classes = np.unique(labels)
-    minority, margin = np.zeros(len(values), bool), np.zeros(len(values), np.float32)
+    classes, position = compact_positions(labels)
+    minority, margin = np.zeros(len(values), bool), np.empty(len(values), np.float32)
+    # The margins' place serves first to sort the numbers in, where they fit.
+    cuts = _cuts(
+        values, position, len(classes), margin if values.dtype == np.float32 else np.empty_like(values)
+    )
     sizes, separation = np.zeros((len(classes), 2), np.int64), np.zeros(len(classes))
     unsplit: dict[Any, str] = {}
-    for c, label in enumerate(classes):
-        rows = labels == label
-        cut = cut_in_two(values[rows])
-        sizes[c] = sorted(cut.sizes, reverse=True)
+    above, threshold = np.ones(len(classes), bool), np.full(len(classes), np.inf, values.dtype)
+    middle, slope = np.zeros(len(classes)), np.zeros(len(classes))
+    for c, (label, cut) in enumerate(zip(classes.tolist(), cuts, strict=True)):
         if cut.sizes[1] == 0 or cut.total == 0:  # differences whose squares are zero are none
-            sizes[c] = rows.sum(), 0
-            unsplit[label.item()] = _reason(int(rows.sum()), cut.total)
+            sizes[c, 0] = sum(cut.sizes)
+            unsplit[label] = _reason(sum(cut.sizes), cut.total)
             continue
-        separation[c] = 1 - cut.inertia / cut.total
-        above = cut.sizes[1] <= cut.sizes[0]  # of equals, the one with the higher losses is the minority
-        sign, middle, apart = 1 if above else -1, sum(cut.means) / 2, cut.means[1] - cut.means[0]
-        for part in _parts(len(values)):
-            own = rows[part]
-            minority[part][own] = (values[part][own] > cut.threshold) == above
-            margin[part][own] = sign * (values[part][own] - middle) / apart
+        sizes[c], separation[c] = sorted(cut.sizes, reverse=True), 1 - cut.inertia / cut.total
+        above[c] = cut.sizes[1] <= cut.sizes[0]  # of equals, the one with the higher losses is the minority
+        threshold[c], middle[c] = cut.threshold, sum(cut.means) / 2
+        slope[c] = (1 if above[c] else -1) / (cut.means[1] - cut.means[0])
+    for part in _parts(len(values)):
+        own = position[part]
+        minority[part] = (values[part] > threshold[own]) == above[own]
+        margin[part] = (values[part] - middle[own]) * slope[own]
     return Partition(minority, labels, classes, sizes, separation.clip(0, 1), margin, unsplit)
 
 
-def _parts(num_samples: int, size: int = 1 << 24) -> list[slice]:
+def _cuts(
+    values: npt.NDArray[Any], position: npt.NDArray[Any], num_classes: int, place: npt.NDArray[Any]
+) -> list[Cut]:
+    """The exact split of every class; `place`, as large as the values, is overwritten by them, sorted."""
+    counts = np.zeros(num_classes, np.int64)
+    for part in _parts(len(values)):
+        counts += np.bincount(position[part], minlength=num_classes)
+    ends = np.cumsum(counts)
+    filled = ends - counts
+    for part in _parts(len(values)):
+        own = position[part]
+        grouped = values[part][np.argsort(own, kind="stable")]
+        sizes = np.bincount(own, minlength=num_classes)
+        for c, piece in enumerate(np.split(grouped, np.cumsum(sizes)[:-1])):
+            place[filled[c] : filled[c] + len(piece)] = piece
+        filled += sizes
+    return [cut_in_two(place[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+
+def _parts(num_samples: int, size: int = _CHUNK) -> list[slice]:
     return [slice(start, start + size) for start in range(0, num_samples, size)]
 
 
