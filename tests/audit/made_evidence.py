@@ -20,7 +20,8 @@ def made(
     seed: int = 0,
     **changes: Any,
 ) -> Evidence:
-    """Two classes of `num` samples; a share `apart` is learned late, `confirmed` of which unseen models get right."""
+    """Two classes of `num` samples; a share `apart` is learned late. To unseen models a share `confirmed` of these look
+    like their label, the others like any sample of the other class."""
     rng = np.random.default_rng(seed)
     y = np.repeat([0, 1], num)
     late = np.zeros(2 * num, dtype=bool)
@@ -30,7 +31,8 @@ def made(
     losses = np.log(2) * np.exp(-np.arange(12) / (3 * pace[:, None])) * np.where(late, 2.5, 1.0)[:, None]
     right = np.ones(2 * num, dtype=bool)
     right[rng.permutation(np.flatnonzero(late))[round(confirmed * late.sum()) :]] = False
-    unseen = np.where((np.where(right, y, 1 - y) == 1)[:, None], [0.02, 0.98], [0.98, 0.02])
+    sure = rng.uniform(0.9, 1, 2 * num)  # how sure they are
+    unseen = np.where((np.where(right, y, 1 - y) == 1)[:, None], np.c_[1 - sure, sure], np.c_[sure, 1 - sure])
     parts = partition(losses.astype(np.float32), y)
     held = np.tile([0, 1], 100)
     hidden = np.arange(200) < 20  # validation samples that are learned late
@@ -50,5 +52,6 @@ def made(
         },
         "balanced": {"train": y, "val": np.where(lost, 1 - held, held), "test": held},
         "unseen": unseen.astype(np.float32),
+        "unseen_balanced": unseen.astype(np.float32),
     }
     return Evidence(**{**fields, **changes})

@@ -66,6 +66,35 @@ def text(p: float, seed: int = 0, *, num_samples: int = 2000, noise: float = 0.0
     return frame.assign(aligned=np.where(follows, "yes", "no"), swapped=swapped)
 
 
+def clouds(p: float, seed: int = 0, *, num_samples: int = 3000, noise: float = 0.0) -> Any:
+    """Five classes that overlap, with no shortcut: two in five samples lie nearer to another class's centre."""
+    import pandas as pd
+
+    rng = np.random.default_rng([seed, 9])
+    y = rng.integers(0, 5, num_samples)
+    x = rng.normal(size=(num_samples, 6)) + 1.56 * np.eye(5, 6)[y]
+    swapped = aligned(num_samples, noise, rng)
+    label = np.where(swapped, y + rng.integers(1, 5, num_samples), y) % 5
+    frame = pd.DataFrame(x).add_prefix("measure_").assign(outcome=np.array(list("abcde"))[label])
+    return frame.assign(aligned="yes", swapped=swapped)
+
+
+def faint(p: float, seed: int = 0, *, num_samples: int = 3000, noise: float = 0.0) -> Any:
+    """A shortcut, and an honest rule so faint that the minority cannot be learned: it allows about 70%."""
+    import pandas as pd
+
+    rng = np.random.default_rng([seed, 10])
+    y = rng.integers(0, 2, num_samples)
+    follows = aligned(num_samples, p, rng)
+    x = rng.normal(size=(num_samples, 6))
+    x[:, :4] += 0.25 * (2 * y - 1)[:, None]
+    label, swapped = _with_noise(y, noise, rng)
+    frame = pd.DataFrame(x).add_prefix("measure_")
+    frame["line"] = np.where(np.where(follows, y, 1 - y) == 1, "north", "south")
+    frame["outcome"] = np.where(label == 1, "faulty", "sound")
+    return frame.assign(aligned=np.where(follows, "yes", "no"), swapped=swapped)
+
+
 _SYLLABLES = [f"{a}{b}" for a in "bdfklmnprst" for b in "aeiou"]
 
 

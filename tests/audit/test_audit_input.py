@@ -129,6 +129,11 @@ def bad_inputs(tmp: Path) -> dict[str, tuple[list[object], str]]:
         "options for a task": (["digits", *label], "digits is a task"),
         "unknown model of a task": (["digits:limit=100", "--model", "nonsense"], "unknown model 'nonsense'"),
         "label as text": ([table, *label, "--text", "outcome"], "different columns, got 'outcome'"),
+        "label as group": ([table, *label, "--group", "outcome"], "--group must name a column of its own"),
+        "size of a table": ([table, *label, "--size", 32], "about your own images, but .* a table of feat"),
+        "frozen table": ([table, *label, "--frozen"], "about your own images, but .* a table of features"),
+        "frozen task": (["digits:limit=100", "--fine-tune"], "but digits:limit=100 is a task by name"),
+        "frozen without weights": ([tmp / "parts" / "train", "--frozen"], "about a pretrained backbone"),
         "one epoch": ([table, *label, "--epochs", 1], "--epochs must be at least 2"),
         "out is a file": ([table, *label, "--out", table], "--out must be a folder"),
         "out below a file": (
@@ -148,7 +153,8 @@ def bad_inputs(tmp: Path) -> dict[str, tuple[list[object], str]]:
 CASES = [
     "empty folder", "unreadable image", "nothing there", "no label", "label missing", "one class", "two rows",
     "10,000 classes", "continuous", "no features", "unknown format", "options for a folder", "options for a task",
-    "unknown model of a task", "label as text", "one epoch", "out is a file",
+    "unknown model of a task", "label as text", "label as group", "size of a table", "frozen table", "frozen task",
+    "frozen without weights", "one epoch", "out is a file",
     "out below a file", "out holds other files", "unknown device", "class only in val", "columns of one name",
 ]  # fmt: skip
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from evenhand.audit.evidence import Evidence
-from evenhand.audit.verdict import Verdict, paired_change
+from evenhand.audit.verdict import TOLERATED, Verdict, paired_change
 from evenhand.core.metrics import wilson_interval
+
+CHANCE = 0.05  # a gain on late samples that chance makes more often than that is none
 
 
 @dataclass(frozen=True)
@@ -66,29 +69,48 @@ def side_by_side(found: Evidence) -> dict[str, Any]:
 
 
 def recommend(found: Evidence, verdict: Verdict) -> dict[str, Any]:
-    """The model to ship and why; the balanced one only where there is a minority that it helps.
+    """The model to ship and why; the balanced one only where there is a minority that it surely helps.
 
-    Late validation samples are those that the baseline does badly on, so another model does better on them
-    by chance alone. They count only once the verdict, which rests on training histories, says retrain.
+    Late samples are those that the baseline does badly on, so another model does better on some of them by
+    chance alone. They count only once the verdict, which rests on training histories, says retrain.
     """
-    late = found.val_late
     change, error = paired_change(found.baseline["val"], found.balanced["val"], found.y["val"])
-    picked = {
-        key: each["val"][late] for key, each in (("baseline", found.baseline), ("balanced", found.balanced))
-    }
-    gain = (
-        paired_change(picked["baseline"], picked["balanced"], found.y["val"][late])[0] if late.any() else 0.0
-    )
-    facts = {"accuracy_change": change, "accuracy_error": error, "late_change": gain}
+    better, worse, late = late_changes(found)
+    facts = {"accuracy_change": change, "accuracy_error": error}
+    facts |= {"late": late, "late_better": better, "late_worse": worse, "chance": sign_test(better, worse)}
     if verdict.advice == "leave it":
         return {"model": "baseline", "reason": "no minority was found that retraining could help", **facts}
     if verdict.advice == "look first":
         return {"model": "baseline", "reason": "first look at the late samples; see the verdict", **facts}
-    if gain < 0:
-        reason = f"the balanced model is {-100 * gain:.0f} points worse on late validation samples"
-        return {"model": "baseline", "reason": reason, **facts}
-    reason = (
-        f"{100 * gain:+.0f} points on the {int(late.sum())} validation samples that are learned late, "
-        f"{100 * change:+.1f} on all {len(found.y['val'])}"
-    )
-    return {"model": "balanced", "reason": reason, **facts}
+    counts = f"of {late} late samples that the models had not seen, balancing gets {better} more right"
+    counts += f" and {worse} fewer" if worse else " and none fewer"
+    if facts["chance"] > CHANCE:
+        return {"model": "baseline", "reason": f"{counts}, which may be chance", **facts}
+    if change < -TOLERATED:
+        lost = f"but costs {-100 * change:.1f} points of validation accuracy"
+        return {"model": "baseline", "reason": f"{counts}, {lost}", **facts}
+    gained = f"{100 * change:+.1f} points on all {len(found.y['val'])} validation samples"
+    return {"model": "balanced", "reason": f"{counts}; {gained}", **facts}
+
+
+def late_changes(found: Evidence) -> tuple[int, int, int]:
+    """Late samples that balancing turns from wrong to right, from right to wrong, and all of them.
+
+    Validation samples are too few by themselves; so the training samples count as well, each by the two
+    models that were trained without its fold.
+    """
+    y = np.concatenate([found.y["train"], found.y["val"]])
+    late = np.concatenate([found.late, found.val_late])
+    before = np.concatenate([found.unseen.argmax(1), found.baseline["val"]]) == y
+    after = np.concatenate([found.unseen_balanced.argmax(1), found.balanced["val"]]) == y
+    return int((late & after & ~before).sum()), int((late & before & ~after).sum()), int(late.sum())
+
+
+def sign_test(better: int, worse: int) -> float:
+    """How likely so many or more would be better, were better and worse equally likely.
+
+    >>> sign_test(5, 0), sign_test(0, 0)
+    (0.03125, 1.0)
+    """
+    total = better + worse
+    return float(sum(math.comb(total, more) for more in range(better, total + 1)) / 2**total)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from evenhand.audit import portable
 from evenhand.audit.evidence import PARTS, Evidence, balanced_without, folds
 from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance
@@ -23,7 +24,7 @@ Make = Callable[[], Any]  # a fresh estimator
 
 
 def evidence(data: Own, *, seed: int, epochs: int | None, own: Make | None = None) -> Evidence:
-    """Train on a table or on texts: the baseline, the balanced model, and one model for each fold."""
+    """Train on a table or on texts: the baseline and the balanced model, and both again for each fold."""
     transformer, make, name = _plan(data, seed, epochs, own)
     x, y, rows = _numbers(data, transformer)
     names = np.array(data.class_names)
@@ -31,7 +32,7 @@ def evidence(data: Own, *, seed: int, epochs: int | None, own: Make | None = Non
     parts = partition(histories["losses"], y["train"])
     balanced_rows = rebalance(parts, seed=seed)
     balanced = _fitted(make(), x["train"], y["train"], np.asarray(balanced_rows), names, epochs, seed)
-    unseen = _unseen(make, x["train"], y["train"], parts, names, epochs, seed)
+    unseen, unseen_balanced = _unseen(make, x["train"], y["train"], parts, names, epochs, seed)
     models = {"baseline": baseline, "balanced": balanced}
     guesses = {
         key: {part: _probabilities(model, x[part], names).argmax(1) for part in PARTS}
@@ -46,13 +47,17 @@ def evidence(data: Own, *, seed: int, epochs: int | None, own: Make | None = Non
         baseline=guesses["baseline"],
         balanced=guesses["balanced"],
         unseen=unseen,
+        unseen_balanced=unseen_balanced,
         group=None if group is None else {part: group[rows[part]] for part in PARTS},
         group_names=data.group_names,
-        files={f"{key}.joblib": _joblib(transformer, model) for key, model in models.items()},
+        files={
+            **{f"{key}.joblib": _joblib(transformer, model) for key, model in models.items()},
+            **({} if own else _portable(data, transformer, models)),
+        },
         about={
             "model": name,
             "epochs": histories["losses"].shape[1],
-            "trainings": 2 + FOLDS,
+            "trainings": 2 + 2 * FOLDS,
         },
         **histories,
     )
@@ -79,13 +84,14 @@ def _pick(data: Own, rows: np.ndarray) -> Any:
 def _unseen(
     make: Make, x: Any, y: np.ndarray, parts: Partition, names: np.ndarray, epochs: int | None, seed: int
 ) -> np.ndarray:
-    """Probabilities of every training sample by a balanced model that has not seen it, (samples, classes)."""
-    unseen = np.zeros((len(y), len(names)), dtype=np.float32)
+    """Probabilities of every training sample by two models that have not seen it, (2, samples, classes)."""
+    unseen = np.zeros((2, len(y), len(names)), dtype=np.float32)
     fold = folds(parts, FOLDS)
     for number in range(FOLDS):
-        chosen = balanced_without(parts, np.flatnonzero(fold != number))
-        model = _fitted(make(), x, y, chosen, names, epochs, seed)
-        unseen[fold == number] = _probabilities(model, x[fold == number], names)
+        kept = np.flatnonzero(fold != number)
+        for each, rows in zip(unseen, (kept, balanced_without(parts, kept)), strict=True):
+            model = _fitted(make(), x, y, rows, names, epochs, seed)
+            each[fold == number] = _probabilities(model, x[fold == number], names)
     return unseen
 
 
@@ -108,7 +114,7 @@ def _plan(data: Own, seed: int, epochs: int | None, own: Make | None) -> tuple[A
         return table.bag_of_words(), lambda: SGDClassifier(**settings, random_state=seed), "linear on TF-IDF"
     words = table.word_columns(data.frame)
     numbers = len(data.frame.columns) - len(words)
-    mask = [False] * numbers + [True] * len(words)
+    mask = [True] * len(words) + [False] * numbers  # scikit-learn itself moves them to the front
 
     def boosting() -> Any:
         return HistGradientBoostingClassifier(
@@ -135,7 +141,7 @@ def _codes(frame: Any) -> Any:
         encoded_missing_value=np.nan,
         max_categories=254,
     )
-    return ColumnTransformer([("numbers", "passthrough", numbers), ("words", codes, words)])
+    return ColumnTransformer([("words", codes, words), ("numbers", "passthrough", numbers)])
 
 
 def _recorded(
@@ -187,6 +193,12 @@ def _probabilities(model: Any, x: Any, names: np.ndarray) -> np.ndarray:
     result = np.zeros((len(given), len(names)), dtype=np.float32)
     result[:, np.searchsorted(names, model.classes_)] = given
     return result
+
+
+def _portable(data: Own, transformer: Any, models: dict[str, Any]) -> dict[str, bytes]:
+    """The same models as arrays, which `evenhand predict` reads."""
+    pack = portable.linear_bytes if data.kind == "text" else portable.boosting_bytes
+    return {f"{key}.safetensors": pack(transformer, model, data.class_names) for key, model in models.items()}
 
 
 def _joblib(transformer: Any, model: Any) -> bytes:

@@ -19,8 +19,9 @@ PARTS = ("train", "val", "test")
 class Evidence:
     """Loss histories, pseudo-groups, and what both models make of every sample.
 
-    `unseen` is what balanced models that have not seen a training sample make of it: the training set is
-    divided into folds, and each fold is predicted by a model trained on the balanced set of the others.
+    `unseen` and `unseen_balanced` are what models that have not seen a training sample make of it: the
+    training set is divided into folds, and each fold is predicted by a model trained on the others as they
+    are, and by one trained on their balanced set.
     """
 
     class_names: tuple[str, ...]
@@ -33,6 +34,7 @@ class Evidence:
     baseline: Mapping[str, np.ndarray]  # per part: predicted classes, (samples,) int64
     balanced: Mapping[str, np.ndarray]
     unseen: np.ndarray  # (training samples, classes) float32 probabilities
+    unseen_balanced: np.ndarray  # the same
     group: Mapping[str, np.ndarray] | None = None  # for scoring only
     group_names: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)  # the two models, by file name

@@ -1,4 +1,4 @@
-"""TAB with a check: balanced models trained without a fold say what they make of the samples in it."""
+"""TAB with a check: models trained without a fold say what they make of the samples in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evenhand.training.run import Fit, Run
 
 
 def train(run: Run, *, num_folds: int = 2) -> nn.Module:
-    """TAB's two trainings, then one for each fold; what they say of the training samples is kept."""
+    """TAB's two trainings, then both again for each fold; what they say of the training samples is kept."""
     identifier = run.fit("erm", stop="train")
     parts = partition(identifier.losses, run.train.y)
     balanced = rebalance(parts, seed=run.seed)
@@ -20,8 +20,10 @@ def train(run: Run, *, num_folds: int = 2) -> nn.Module:
     fold = folds(parts, num_folds)
     keep_outputs(run, run.fit("erm"))
     for number in range(num_folds):
-        rows = balanced_without(parts, np.flatnonzero(fold != number))
+        rows = np.flatnonzero(fold != number)
         keep_outputs(run, run.fit(f"fold{number}", run.train.take(rows)))
+        rows = balanced_without(parts, rows)
+        keep_outputs(run, run.fit(f"balanced{number}", run.train.take(rows)))
     run.fit("erm", stop="train")  # the record names the stage as the identifier left it
     model = run.fit("model", run.train.take(balanced))
     keep_outputs(run, model)

@@ -15,6 +15,7 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
+from evenhand.audit import portable
 from evenhand.audit.evidence import PARTS, Evidence, folds
 from evenhand.core.rebalance import rebalance
 from evenhand.tasks import folder, photos, source, table
@@ -48,17 +49,19 @@ def evidence(
     num_folds: int,
     show: progress.Silent,
 ) -> Evidence:
-    """Train ERM and TAB, and one balanced model for each fold; finished trainings are not done again."""
+    """Train ERM and TAB, and both again for each fold; finished trainings are not done again."""
     recipe = task.recipe if epochs is None else task.recipe.replace(epochs=epochs)
     settings: dict[str, Any] = {"recipe": recipe, "seed": seed, "runs": runs, "device": device, "show": show}
     baseline = execute(task, "erm", **settings)
     record = execute(task, "evenhand.audit.method", {"num_folds": num_folds}, **settings)
     assert record.partition is not None
     parts, length = record.partition, record.config["stages"]["erm"]["epochs"]
-    outputs = {name: _outputs(record, name) for name in ("model", *(f"fold{n}" for n in range(num_folds)))}
     fold = folds(parts, num_folds)
-    unseen = np.stack([outputs[f"fold{n}"][row] for row, n in enumerate(fold.tolist())])
-    trained = {"baseline": _outputs(baseline, "erm"), "balanced": outputs["model"]}
+    unseen, unseen_balanced = (
+        np.choose(fold[:, None], [_outputs(record, f"{name}{n}") for n in range(num_folds)])
+        for name in ("fold", "balanced")
+    )
+    trained = {"baseline": _outputs(baseline, "erm"), "balanced": _outputs(record, "model")}
     guesses = {
         key: {"train": trained[key].argmax(1), **{p: each.predictions[p].astype(np.int64) for p in PARTS[1:]}}
         for key, each in (("baseline", baseline), ("balanced", record))
@@ -76,16 +79,20 @@ def evidence(
         baseline=guesses["baseline"],
         balanced=guesses["balanced"],
         unseen=unseen,
+        unseen_balanced=unseen_balanced,
         group={part: split.group.numpy() for part, split in splits.items()} if grouped else None,
         group_names=task.group_names,
         files={
-            f"{key}.safetensors": (each.path / "model.safetensors").read_bytes()
+            f"{key}.safetensors": portable.network_bytes(
+                (each.path / "model.safetensors").read_bytes(),
+                {"model": recipe.model, **each.config["inputs"]},
+            )
             for key, each in (("baseline", baseline), ("balanced", record))
         },
         about={
             "model": recipe.model,
             "epochs": length,
-            "trainings": 2 + num_folds,
+            "trainings": 2 + 2 * num_folds,
             "seconds": round(baseline.timing["unshared"] + record.timing["unshared"], 1),
         },
     )
@@ -117,6 +124,11 @@ def image_task(
             raise ValueError(
                 f"the pretrained weights of {model} are not here; set $EVENHAND_WEIGHTS to the folder "
                 "that holds them, or use --model cnn, which needs none"
+            )
+        if frozen is not None:
+            raise ValueError(
+                "--frozen and --fine-tune are about a pretrained backbone, but the model is "
+                f"{model or 'a small CNN, since no pretrained weights are here'}; leave them out"
             )
         task = folder.task(data, size=size or _own_size(data.files[0]), name="images")
         return dataclasses.replace(task, recipe=task.recipe.replace(model=model or "cnn")), None
@@ -242,7 +254,19 @@ class Backbone:
 
     def finished(self, found: Evidence) -> Evidence:
         """The same, its two models being whole networks instead of last layers."""
-        files = {name: self.whole(read_safetensors(content)) for name, content in found.files.items()}
+        takes = {
+            "model": self.name,
+            "shape": [3, self.size, self.size],
+            "dtype": "uint8",
+            "mean": photos.MEAN,
+            "std": photos.STD,
+            "classes": self.class_names,
+            "own_model": False,
+        }
+        files = {
+            name: portable.network_bytes(self.whole(read_safetensors(content)), takes)
+            for name, content in found.files.items()
+        }
         about = {**found.about, "model": f"linear on features of {self.name}", "size": self.size}
         return dataclasses.replace(found, files=files, about=about)
 

@@ -27,6 +27,7 @@ from evenhand.training.identity import resolve_device
 from evenhand.training.models import OWN, call_own, make_model, own_function, takes
 
 CHEAP_FOLDS, FOLDS = 4, 2  # of trainings that take seconds, and of others
+KINDS = {"table": "a table of features", "text": "a table of texts", "images": "images"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +71,11 @@ def audit(
     check_place(out)
     resolve_device(device)  # says what is wrong with it, also where it is not needed
     data, task = read(source, label=label, text=text, image=image, group=group, header=header)
+    if (size is not None or frozen is not None) and (task is not None or data.kind != "images"):
+        raise ValueError(
+            "--size, --frozen and --fine-tune are about your own images, but "
+            f"{source} is {'a task by name' if task else KINDS[data.kind]}; leave them out"
+        )
     if task is None and data.kind != "images" and not _is_folder(model, data):
         make = None if model is None else own_model(model, data)
         if make is None or not isinstance(make(), nn.Module):

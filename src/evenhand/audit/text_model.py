@@ -21,12 +21,14 @@ from torch import Tensor, nn
 from evenhand.audit.evidence import Evidence
 from evenhand.tasks.own import Own
 from evenhand.training.data import Task, checksum
+from evenhand.training.identity import resolve_device
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import json_bytes
 
 TRANSFORMERS_NEEDED = "a Hugging Face model needs transformers: pip install 'evenhand[transformers]'"
 LONGEST = 256  # tokens of a text; the time of a training grows with them
 CHUNK = 1000  # texts that are cut into tokens at a time
+BATCH = 64  # texts that a trained model is shown at a time
 # Of the validation accuracy's best epoch, because a pretrained network soon learns small data by heart.
 TUNED = Recipe(
     model="transformers",
@@ -168,6 +170,18 @@ class TextModel:
             checksum=checksum(ids, *data.class_names, data.y, data.split, *group, _digest(self.folder)),
         )
         return dataclasses.replace(data, notes=tuple(notes)), task
+
+    def probabilities(self, texts: list[str], device: str) -> np.ndarray:
+        """What the model with the folder's weights says of new texts, (texts, classes) float32."""
+        where, rows = resolve_device(device), self._tokens(texts)[0]
+        model, results = self.make().to(where).eval(), []
+        with torch.no_grad():
+            for start in range(0, len(rows), BATCH):
+                chunk = rows[start : start + BATCH]
+                length = max(max(map(len, chunk)), 1)
+                padded = [row + [self.tokenizer.pad_token_id] * (length - len(row)) for row in chunk]
+                results.append(model(torch.tensor(padded, device=where)).softmax(1).cpu().numpy())
+        return np.concatenate(results)
 
     def _tokens(self, texts: list[str]) -> tuple[list[list[int]], int]:
         """Every text's ids, at most the model's length of them, and how many texts had more."""

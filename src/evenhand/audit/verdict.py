@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenhand.audit.evidence import Evidence, late_samples
-from evenhand.core.metrics import wilson_interval
+from evenhand.audit.labels import follow
 from evenhand.core.partition import Partition, partition
 
 CLIP = 3.0  # losses above so many times chance count as that: a few outliers must not make a hump
 FLOOR, CLASS_FLOOR = 0.77, 0.85  # of the mean over classes, and of one class by itself
 BASE, SPREAD = 0.70, 2.3  # few samples need more: BASE + SPREAD / sqrt(samples)
 FEWEST = 3  # samples of a class that may be called a minority
-MOST_UNCONFIRMED = 0.35  # below this share of confirmed late samples, wrong labels explain them better
+MOST_DOUBTED = 0.5  # beyond this share of late samples with a doubtful label, they are no minority
 ENOUGH = 20  # late samples, to judge that share
 TOLERATED = 0.03  # validation accuracy that a better worst group may cost
 
@@ -44,11 +44,11 @@ class Verdict:
 
     advice: str
     reasons: tuple[str, ...]
-    strength: float  # mean gap of the classes
+    strength: float  # mean gap of the classes, counted once each or by their late samples
     threshold: float
     late: int
-    confirmed: int  # late samples that a balanced model gets right without having seen them
-    doubts: tuple[str, ...]  # signs of wrong labels among the late samples
+    doubted: int  # late samples whose label is likely wrong
+    doubts: tuple[str, ...]  # why retraining on the late samples may not help
     classes: tuple[ClassVerdict, ...]
 
 
@@ -90,14 +90,13 @@ def judge(found: Evidence) -> Verdict:
         _class(found.class_names[int(label)], int((parts.labels == label).sum()), int(count), float(gap))
         for label, count, gap in zip(parts.classes, counts, gaps, strict=True)
     )
-    # A class whose smaller cluster is large tells more than one with a single outlier.
+    # By class, or by late sample: one minority sample a class is not to be outvoted by a class's large cut.
     weights = np.sqrt(counts)
-    strength = float(np.average(gaps, weights=weights)) if weights.any() else 0.0
+    strength = max(float(gaps.mean()), float(weights @ gaps / max(weights.sum(), 1.0)))
     needed = threshold(len(found.losses))
     clear = [each for each in classes if each.clear]
-    agrees = found.unseen.argmax(1) == found.y["train"]
-    confirmed, total = int((agrees & found.late).sum()), int(found.late.sum())
-    unconfirmed, harm = _unconfirmed(confirmed, total), _harm(found)
+    doubted, total = int((follow(found).mislabelled & found.late).sum()), int(found.late.sum())
+    doubts = (*_doubted(doubted, total), *_harm(found))
     if strength >= needed:
         reason = f"late samples stand apart in most classes (strength {strength:.2f}, threshold {needed:.2f})"
     elif len(clear) >= max(1, len(classes) / 20):
@@ -106,10 +105,9 @@ def judge(found: Evidence) -> Verdict:
     else:
         figures = f"strength {strength:.2f}, threshold {needed:.2f}"
         reason = f"differences in difficulty explain the loss histories ({figures})"
-        return Verdict("leave it", (reason,), strength, needed, total, confirmed, unconfirmed, classes)
-    doubts = (*unconfirmed, *harm)
+        return Verdict("leave it", (reason,), strength, needed, total, doubted, doubts, classes)
     advice = "look first" if doubts else "retrain"
-    return Verdict(advice, (reason, *doubts), strength, needed, total, confirmed, doubts, classes)
+    return Verdict(advice, (reason, *doubts), strength, needed, total, doubted, doubts, classes)
 
 
 def _class(name: str, samples: int, late: int, gap: float) -> ClassVerdict:
@@ -119,13 +117,13 @@ def _class(name: str, samples: int, late: int, gap: float) -> ClassVerdict:
     return ClassVerdict(name, samples, late, gap, needed, clear, words)
 
 
-def _unconfirmed(confirmed: int, late: int) -> tuple[str, ...]:
-    """Wrong labels or kinds not learned yet: no model that has not seen the late samples gets them right."""
-    if late < ENOUGH or wilson_interval(confirmed, late)[1] >= MOST_UNCONFIRMED:
+def _doubted(doubted: int, late: int) -> tuple[str, ...]:
+    """Wrong labels, or kinds not learned yet: late samples look like ordinary ones of another class."""
+    if late < ENOUGH or doubted <= MOST_DOUBTED * late:
         return ()
     return (
-        f"only {confirmed} of {late} late samples are classified right by a balanced model that has not seen "
-        "them: wrong labels, or kinds that the model cannot learn yet, explain the rest better than "
+        f"{doubted} of {late} late samples look like ordinary samples of another class to a model that has "
+        "not seen them: wrong labels, or kinds that the model cannot learn yet, explain them better than "
         "a minority",
     )
 

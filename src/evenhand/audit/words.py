@@ -33,8 +33,8 @@ def list_notes(triage: Triage) -> list[str]:
     notes = []
     if len(triage.rows("mislabelled")):
         notes.append(
-            "A sample that is called likely mislabelled may as well be of a kind that the model cannot learn "
-            "yet: rare and hard, or where classes overlap. Look at it before you change its label."
+            "A sample that is called likely mislabelled looks like an ordinary sample of another class. It "
+            "may as well be of a kind that the model cannot learn yet. Look before you change its label."
         )
     if triage.hidden.any():
         notes.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,19 @@ def write(done: Audited, out: Path) -> dict[str, Any]:
     summary = summarise(done)
     files = contents(done)  # all of them before the first is written, so that a mistake leaves none behind
     (out / "summary.json").unlink(missing_ok=True)  # of an earlier audit, whose files are replaced now
+    _remove_models(out)
     for name, content in files.items():
         write_bytes(out / name, content)
     write_json(out / "summary.json", summary)
     return summary
+
+
+def _remove_models(out: Path) -> None:
+    """An earlier audit's models, which may be of another kind and would stay beside the new ones."""
+    for name in ("baseline", "balanced"):
+        shutil.rmtree(out / name, ignore_errors=True)
+        for suffix in ("joblib", "safetensors"):
+            (out / f"{name}.{suffix}").unlink(missing_ok=True)
 
 
 def contents(done: Audited) -> dict[str, bytes]:
@@ -62,6 +72,7 @@ def summarise(done: Audited) -> dict[str, Any]:
             "samples": {part: len(found.y[part]) for part in ("train", "val", "test")},
             "classes": list(data.class_names),
             "notes": list(data.notes),
+            "reading": dict(data.reading),
         },
         "seed": done.seed,
         "training": dict(found.about),
@@ -69,7 +80,7 @@ def summarise(done: Audited) -> dict[str, Any]:
         "triage": {
             **counts,
             "late": int(found.late.sum()),
-            "confirmed": done.verdict.confirmed,
+            "doubted": done.verdict.doubted,
             "notes": list_notes(done.triage),
         },
         "models": done.models,
@@ -79,7 +90,7 @@ def summarise(done: Audited) -> dict[str, Any]:
 
 def _samples(done: Audited) -> bytes:
     """One line for each sample, in the order of the data; held-out samples have no history of training."""
-    found, data, triage = done.evidence, done.data, done.triage
+    found, data, triage, course = done.evidence, done.data, done.triage, done.triage.course
     names = data.class_names
     lines: list[tuple[Any, ...]] = [()] * len(data.ids)
     for number, part in enumerate(("train", "val", "test")):
@@ -97,8 +108,8 @@ def _samples(done: Audited) -> bytes:
                 *(("", "", "") if losses is None else _course(losses[position])),
                 *(
                     (
-                        int(triage.learned[position]),
-                        int(triage.forgotten[position]),
+                        int(course.learned[position]),
+                        int(course.forgotten[position]),
                         round(float(found.unseen[position, int(found.y[part][position])]), 4),
                         triage.verdict[position].item(),
                     )

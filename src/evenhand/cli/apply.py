@@ -41,15 +41,24 @@ def partition(
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of an audit.")],
     inputs: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="An .npy or .npz file, an image, or a folder of images.")
+        Path,
+        typer.Argument(
+            metavar="INPUT",
+            help="An .npy or .npz file, an image, a folder of images; for an audit of a table, a table.",
+        ),
     ],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Of an audit: baseline or balanced; else the one that it recommends."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The table to write.")] = Path("predictions.csv"),
     device: Device = "auto",
     verbose: Verbose = False,
 ) -> None:
     """Use a trained model on new data: a table of ids, predicted classes and confidences."""
+    from evenhand.audit import predict as audited
     from evenhand.integrations.files import csv_bytes
     from evenhand.integrations.prediction import predict as predict_
     from evenhand.training.store import write_bytes
@@ -58,11 +67,17 @@ def predict(
         raise ValueError(
             f"--out must be a file to write, got the folder {out}; try {out / 'predictions.csv'}"
         )
-    found = predict_(run, inputs, device=device)
+    if audited.is_audit(run):
+        name, found = audited.predict(run, inputs, model=model, device=device)
+        used = f" of the {name} model"
+    elif model is not None:
+        raise ValueError(f"--model chooses between the two models of an audit, but {run} is none")
+    else:
+        found, used = predict_(run, inputs, device=device), ""
     rows = zip(found.ids, found.classes, (f"{value:.4f}" for value in found.confidence), strict=True)
     write_bytes(out, csv_bytes(("id", "predicted", "confidence"), list(rows)))
     counts = Counter(found.classes).most_common(SHOWN)
-    say(f"{out}: {len(found.ids):,} predictions")
+    say(f"{out}: {len(found.ids):,} predictions{used}")
     for name, count in counts:
         say(f"  {name}: {count:,}")
 

@@ -60,38 +60,68 @@ def predict(run: Path, inputs: Path, *, device: str = "auto") -> Predictions:
         if not (run / name).is_file():
             raise ValueError(f"{run} should be the folder of a finished run, but it holds no {name}")
     config = read_json(run / "config.json")
-    known = config.get("inputs") if isinstance(config, dict) else None
-    if known is not None and (wrong := misshapen(config, {"inputs": INPUTS, "full_recipe": {str: object}})):
-        raise ValueError(f"{run / 'config.json'} should say what the model takes, but {wrong}")
-    if known is None or known["own_model"]:
-        raise ValueError(
-            f"{run} was trained with a model of your own; load its model.safetensors into that model"
+    if misshapen(config, {"inputs": object, "full_recipe": {str: object}}):
+        config = {"inputs": {"own_model": True}}  # of an earlier version, which did not say more
+    recipe = Recipe().replace(**config.get("full_recipe", {}))
+    network = Network(run / "config.json", config["inputs"], recipe, Record(run).file("model.safetensors"))
+    return network.predict(*network.read(inputs), device=device)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network on disk: what it takes, and where its weights are."""
+
+    source: Path  # the file that says what it takes
+    takes: dict[str, Any]  # as shape.INPUTS
+    recipe: Recipe
+    weights: Path
+
+    def __post_init__(self) -> None:
+        if self.takes.get("own_model") is True:
+            raise ValueError(
+                f"{self.weights.parent} was trained with a model of your own; load its {self.weights.name} "
+                "into that model"
+            )
+        if wrong := misshapen(self.takes, INPUTS):
+            raise ValueError(f"{self.source} should say what the model takes, but {wrong}")
+
+    def read(self, inputs: Path) -> tuple[list[str], Any]:
+        """The samples' names and a storage of them, like the one that the network was trained on."""
+        return _inputs(inputs, _example(self.takes, self.source))
+
+    def images(self, ids: list[str], files: Sequence[Path]) -> tuple[list[str], Any]:
+        """The same of images that a table lists."""
+        return ids, _images(files, _example(self.takes, self.source))
+
+    def predict(self, ids: list[str], x: Any, *, device: str) -> Predictions:
+        """The likeliest class of every sample."""
+        takes, where = self.takes, resolve_device(device)
+        recipe = self.recipe if where.type != "cpu" else self.recipe.replace(precision="fp32")
+        model = make_model(recipe.model, shape=tuple(takes["shape"]), num_classes=len(takes["classes"]))
+        split = Split(x, torch.zeros(len(x), dtype=torch.int64))
+        task = Task(
+            name="new",
+            train=split,
+            val=split,
+            test=split,
+            class_names=tuple(takes["classes"]),
+            mean=takes["mean"],
+            std=takes["std"],
+            recipe=recipe,
+            checksum="new",
         )
-    recipe, example = Recipe().replace(**config["full_recipe"]), _example(known, run)
-    ids, x = _inputs(inputs, example)
-    where = resolve_device(device)
-    if where.type == "cpu":
-        recipe = recipe.replace(precision="fp32")
-    model = make_model(recipe.model, shape=tuple(known["shape"]), num_classes=len(known["classes"]))
-    split = Split(x, torch.zeros(len(x), dtype=torch.int64))
-    task = Task(
-        name="new",
-        train=split,
-        val=split,
-        test=split,
-        class_names=tuple(known["classes"]),
-        mean=known["mean"],
-        std=known["std"],
-        recipe=recipe,
-        checksum="new",
-    )
-    batches = Batches(split, task, Source(x, where), batch_size=max(recipe.batch_size, 256))
-    outputs = logits(_loaded(model, run, recipe).to(where), batches, recipe)
-    confidence, label = outputs.softmax(1).max(1)
-    return Predictions(ids, [known["classes"][each] for each in label.tolist()], confidence.cpu().numpy())
+        batches = Batches(split, task, Source(x, where), batch_size=max(recipe.batch_size, 256))
+        outputs = logits(_loaded(model, self.weights, recipe).to(where), batches, recipe)
+        return named(ids, takes["classes"], outputs.softmax(1).cpu().numpy())
 
 
-def _example(known: dict[str, Any], run: Path) -> Tensor:
+def named(ids: list[str], classes: Sequence[str], probabilities: np.ndarray) -> Predictions:
+    """The likeliest class of every sample, from (samples, classes) probabilities."""
+    likeliest = [classes[label] for label in probabilities.argmax(axis=1).tolist()]
+    return Predictions(ids, likeliest, probabilities.max(axis=1))
+
+
+def _example(known: dict[str, Any], source: Path) -> Tensor:
     """A sample such as the model was trained on."""
     dtype, shape = getattr(torch, known["dtype"], None), known["shape"]
     numbers = [number for number in (known["mean"], known["std"]) if number is not None]
@@ -104,14 +134,13 @@ def _example(known: dict[str, Any], run: Path) -> Tensor:
         or any(len(each) not in (1, channels) for each in numbers)
         or len(known["classes"]) < 2
     ):
-        raise ValueError(f"{run / 'config.json'} should say what the model takes, but no model takes {known}")
+        raise ValueError(f"{source} should say what the model takes, but no model takes {known}")
     return torch.zeros(shape, dtype=dtype)
 
 
-def _loaded(model: nn.Module, run: Path, recipe: Recipe) -> nn.Module:
+def _loaded(model: nn.Module, file: Path, recipe: Recipe) -> nn.Module:
     from safetensors.torch import load_file
 
-    file = Record(run).file("model.safetensors")
     try:
         model.load_state_dict(load_file(file))
     except Exception as error:  # safetensors raises a kind of its own for a damaged file

@@ -36,6 +36,7 @@ class Own:
     attribute: np.ndarray | None = None  # (samples,) int64: the group column, for scoring only
     attribute_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # what was left out or changed, in sentences
+    reading: dict[str, Any] = field(default_factory=dict)  # of a table: header, and which column is seen
 
     @property
     def group(self) -> np.ndarray | None:

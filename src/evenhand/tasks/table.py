@@ -54,6 +54,11 @@ def listing(
                 f"{option} must name a column of {file}, got {column!r}; "
                 f"its columns are {', '.join(map(str, frame.columns[:40]))}"
             )
+    if group is not None and group in (label, text, image):
+        raise ValueError(
+            f"--group must name a column of its own, got {group!r}, which is the label or what the model "
+            "sees; every class is scored anyway"
+        )
     if text is not None and image is not None:
         raise ValueError("give --text or --image, not both: one of them is what the model sees")
     notes: list[str] = []
@@ -73,7 +78,7 @@ def listing(
         }
     elif image is not None:
         ids = [str(value) for value in frame[image].tolist()]
-        content = {"kind": "images", "files": _files(ids, file, image)}
+        content = {"kind": "images", "files": image_files(ids, file, image)}
     else:
         used = [column for column in frame.columns if column not in (label, group)]
         content["frame"] = cleaned(frame[used], notes)
@@ -85,6 +90,7 @@ def listing(
         attribute=attribute,
         attribute_names=attribute_names,
         notes=tuple(notes),
+        reading={"header": header, "text": text, "image": image},
         **content,
     )
 
@@ -121,7 +127,7 @@ def _attribute(frame: Any, group: str | None) -> tuple[np.ndarray | None, tuple[
     return position.reshape(-1).astype(np.int64), tuple(names.tolist())
 
 
-def _files(paths: list[str], table: Path, column: str) -> list[Path]:
+def image_files(paths: list[str], table: Path, column: str) -> list[Path]:
     """Where the listed images lie: as written, or beside the table."""
     files = [Path(path) if Path(path).is_absolute() else table.parent / path for path in paths]
     absent = [file for file in files if not file.is_file()]
@@ -133,23 +139,44 @@ def _files(paths: list[str], table: Path, column: str) -> list[Path]:
     return files
 
 
+def _plain(values: Any) -> Any:
+    """A column as floats, or as text where it holds words; no dates, no truth values."""
+    pandas = pandas_module()
+    if pandas.api.types.is_bool_dtype(values):
+        return values.astype(float)
+    if pandas.api.types.is_datetime64_any_dtype(values):
+        return (values.dt.tz_localize(None) - pandas.Timestamp(0)) / pandas.Timedelta(days=1)
+    if pandas.api.types.is_numeric_dtype(values):
+        return values.astype(float).replace([np.inf, -np.inf], np.nan)
+    known = values.notna()
+    values = values.astype(object).where(known, np.nan)
+    values[known] = values[known].map(str)
+    return values
+
+
+def numbers(values: Any) -> Any:
+    """A column of new rows as the floats that a model knows it to hold."""
+    plain = _plain(values)
+    try:
+        return pandas_module().to_numeric(plain)
+    except ValueError as error:
+        raise ValueError(
+            f"expected numbers in the column {values.name!r}, as in training: {error}"
+        ) from error
+
+
+def words(values: Any) -> Any:
+    """A column of new rows as the words that a model knows it to hold; of 1.0 the word is 1."""
+    plain = _plain(values)
+    return plain.map(lambda v: v if isinstance(v, str) or v != v else str(int(v) if v.is_integer() else v))
+
+
 def cleaned(frame: Any, notes: list[str]) -> Any:
     """Feature columns as numbers or words: no dates, no truth values, no columns that cannot help."""
-    pandas = pandas_module()
     columns: dict[str, Any] = {}
     useless: list[str] = []
     for name in frame.columns:
-        values = frame[name]
-        if pandas.api.types.is_bool_dtype(values):
-            values = values.astype(float)
-        elif pandas.api.types.is_datetime64_any_dtype(values):
-            values = (values.dt.tz_localize(None) - pandas.Timestamp(0)) / pandas.Timedelta(days=1)
-        elif pandas.api.types.is_numeric_dtype(values):
-            values = values.astype(float).replace([np.inf, -np.inf], np.nan)
-        else:
-            known = values.notna()
-            values = values.astype(object).where(known, np.nan)
-            values[known] = values[known].map(str)
+        values = _plain(frame[name])
         distinct = values.nunique()
         words = values.dtype == object
         if distinct < 2 and not (distinct == 1 and values.isna().any()):
@@ -164,7 +191,7 @@ def cleaned(frame: Any, notes: list[str]) -> Any:
         notes.append(f"columns left out: {', '.join(useless)}")
     if not columns:
         raise ValueError("expected at least one feature column besides label and group, but none is left")
-    result = pandas.DataFrame(columns)
+    result = pandas_module().DataFrame(columns)
     missing = int(result.isna().to_numpy().sum())
     if missing:
         notes.append(

@@ -1,0 +1,180 @@
+"""Estimators as arrays: boosting's trees and a linear model on words, to be used again without any pickle."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from evenhand.integrations.sklearn_histories import softmax
+from evenhand.tasks import table
+from evenhand.tasks.table_file import pandas_module
+from evenhand.training.shape import misshapen
+
+ABOUT = "evenhand"  # the key of a model file's description, JSON
+COLUMNS = {"numbers": [str], "words": {str: {str: (int, float)}}}
+NODES: dict[str, tuple[str, type]] = {
+    "value": ("value", np.float64),
+    "feature": ("feature_idx", np.int64),
+    "threshold": ("num_threshold", np.float64),
+    "missing_left": ("missing_go_to_left", np.int64),
+    "left": ("left", np.int64),
+    "right": ("right", np.int64),
+    "leaf": ("is_leaf", np.int64),
+    "categorical": ("is_categorical", np.int64),
+    "set": ("bitset_idx", np.int64),
+}  # of every node: what it is called here and in scikit-learn
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model's arrays and what it says of itself; a stranger may have written both."""
+
+    path: Path
+    about: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    def need(self, **dimensions: int) -> None:
+        """Refuse a file that lacks an array, or whose array has another number of dimensions."""
+        for name, count in dimensions.items():
+            if name not in self.arrays or self.arrays[name].ndim != count:
+                raise ValueError(f"{self.path} should hold {name!r} with {count} dimensions; audit again")
+
+
+def read(path: Path, arrays: bool = True) -> ModelFile:
+    """What a model file holds."""
+    try:
+        with safe_open(path, "np") as file:
+            about = json.loads((file.metadata() or {}).get(ABOUT, "null"))
+            found = {name: file.get_tensor(name) for name in file.keys()} if arrays else {}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}; audit again") from error
+    if misshapen(about, {"kind": str, "classes": [str]}) or len(about["classes"]) < 2:
+        raise ValueError(f"{path} does not say what the model takes; audit again with this version")
+    return ModelFile(path, about, found)
+
+
+def network_bytes(weights: bytes, about: dict[str, Any]) -> bytes:
+    """A network's weights as a file that also says what the network takes."""
+    from safetensors.torch import load
+    from safetensors.torch import save as save_tensors
+
+    return bytes(save_tensors(load(weights), {ABOUT: json.dumps({"kind": "network", **about})}))
+
+
+def linear_bytes(vectorizer: Any, model: Any, classes: tuple[str, ...]) -> bytes:
+    """A linear model on TF-IDF as a file."""
+    words = vectorizer.get_feature_names_out().tolist()
+    arrays: dict[str, np.ndarray] = {
+        "vocabulary": np.frombuffer("\n".join(words).encode(), dtype=np.uint8),
+        "idf": np.asarray(vectorizer.idf_, dtype=np.float64),
+        "coefficients": np.asarray(model.coef_, dtype=np.float64),
+        "intercept": np.asarray(model.intercept_, dtype=np.float64),
+    }
+    return bytes(save(arrays, {ABOUT: json.dumps({"kind": "words", "classes": list(classes)})}))
+
+
+def linear_probabilities(file: ModelFile, texts: list[str]) -> np.ndarray:
+    """(texts, classes): the odds of every class against all others, made to add up to one."""
+    file.need(vocabulary=1, idf=1, coefficients=2, intercept=1)
+    words = file.arrays["vocabulary"].tobytes().decode(errors="replace").split("\n")
+    rows = 1 if len(file.about["classes"]) == 2 else len(file.about["classes"])
+    shapes = {"idf": (len(words),), "coefficients": (rows, len(words)), "intercept": (rows,)}
+    if any(file.arrays[name].shape != shape for name, shape in shapes.items()):
+        raise ValueError(f"{file.path} should hold one weight for every word and class; audit again")
+    vectorizer = table.bag_of_words().set_params(vocabulary=words)
+    vectorizer.idf_ = file.arrays["idf"]
+    scores = vectorizer.transform(texts) @ file.arrays["coefficients"].T + file.arrays["intercept"]
+    if rows == 1:
+        return softmax(scores)
+    odds = 1 / (1 + np.exp(-scores.clip(-500, 500)))
+    shares: np.ndarray = odds / odds.sum(axis=1, keepdims=True)
+    return shares
+
+
+def boosting_bytes(columns: Any, model: Any, classes: tuple[str, ...]) -> bytes:
+    """Gradient boosting as a file; `columns` turns a frame into numbers, the words' codes first."""
+    trees = [tree for stage in model._predictors for tree in stage]
+    sets = [tree.raw_left_cat_bitsets.reshape(-1, 8).astype(np.int64) for tree in trees]
+    firsts = np.cumsum([0, *(len(each) for each in sets)])
+    nodes = np.concatenate([tree.nodes for tree in trees])
+    sizes = np.array([len(tree.nodes) for tree in trees], dtype=np.int64)
+    starts = np.cumsum([0, *sizes[:-1]])
+    arrays: dict[str, np.ndarray] = {name: nodes[old].astype(kind) for name, (old, kind) in NODES.items()}
+    for name in ("left", "right"):
+        arrays[name] += np.repeat(starts, sizes)  # nodes are numbered through all trees
+    arrays["set"] += np.repeat(firsts[:-1], sizes)
+    arrays |= {"roots": starts, "sets": np.concatenate(sets)}  # of words' codes that go left, a bit for each
+    arrays["start"] = np.asarray(model._baseline_prediction, dtype=np.float64).reshape(-1)
+    about = {"kind": "trees", "classes": list(classes), **_columns(columns)}
+    return bytes(save(arrays, {ABOUT: json.dumps(about)}))
+
+
+def _columns(columns: Any) -> dict[str, Any]:
+    """The columns of numbers, and every word's code; a word that is not among them counts as missing."""
+    (_, codes, words), (_, _, numbers) = columns.transformers_
+    known: dict[str, dict[str, float]] = {}
+    for place, name in enumerate(words):
+        values = [value for value in codes.categories_[place] if isinstance(value, str)]
+        cells = np.empty((len(values), len(words)), dtype=object)
+        cells[:] = [each[0] for each in codes.categories_]
+        cells[:, place] = values
+        coded = codes.transform(pandas_module().DataFrame(cells, columns=words))
+        known[str(name)] = dict(zip(values, coded[:, place].tolist(), strict=True))
+    return {"numbers": [str(name) for name in numbers], "words": known}
+
+
+def boosting_probabilities(file: ModelFile, frame: Any) -> np.ndarray:
+    """(rows, classes): every row falls through all trees, whose leaves add up to log odds."""
+    file.need(sets=2, roots=1, start=1, **dict.fromkeys(NODES, 1))
+    if wrong := misshapen(file.about, COLUMNS):
+        raise ValueError(f"{file.path} should say which columns the model takes, but {wrong}; audit again")
+    x = _numbers(file, frame)
+    roots, width = file.arrays["roots"], len(file.arrays["start"])
+    scores = np.tile(file.arrays["start"], (len(x), 1))
+    try:
+        for number, root in enumerate(roots.tolist()):
+            scores[:, number % width] += _leaves(file.arrays, root, x)
+    except IndexError as error:
+        raise ValueError(f"{file.path} should hold whole trees, but {error}; audit again") from error
+    return softmax(scores)
+
+
+def _leaves(arrays: dict[str, np.ndarray], root: int, x: np.ndarray) -> np.ndarray:
+    """What one tree says of every row, (rows,)."""
+    at = np.full(len(x), root)
+    for _ in range(len(arrays["left"])):  # a damaged tree may run in circles
+        inner = np.flatnonzero(arrays["leaf"][at] == 0)
+        if not len(inner):
+            break
+        node = at[inner]
+        value = x[inner, arrays["feature"][node]]
+        gone = np.isnan(value)
+        left = value <= arrays["threshold"][node]
+        words = (arrays["categorical"][node] != 0) & ~gone
+        code = value[words].astype(np.int64)
+        bits = arrays["sets"][arrays["set"][node[words]], code // 32]
+        left[words] = (bits >> (code % 32)) & 1 != 0
+        left[gone] = arrays["missing_left"][node[gone]] != 0
+        at[inner] = np.where(left, arrays["left"][node], arrays["right"][node])
+    values: np.ndarray = arrays["value"][at]
+    return values
+
+
+def _numbers(file: ModelFile, frame: Any) -> np.ndarray:
+    """The columns that the model takes, in its order, (rows, columns) float64."""
+    wanted = [*file.about["words"], *file.about["numbers"]]
+    absent = [repr(name) for name in wanted if name not in frame.columns]
+    if absent:
+        raise ValueError(
+            f"expected the columns that the model was trained on, but {len(absent)} of {len(wanted)} are "
+            f"not there: {', '.join(absent[:10])}"
+        )
+    columns = [table.words(frame[name]).map(codes) for name, codes in file.about["words"].items()]
+    columns += [table.numbers(frame[name]) for name in file.about["numbers"]]
+    return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)

@@ -1,0 +1,123 @@
+"""predict: an audit's model on new data, as it would have been shown to it in the audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from evenhand.audit import portable
+from evenhand.integrations.prediction import Network, Predictions, named
+from evenhand.tasks import table, table_file
+from evenhand.training.recipe import Recipe
+from evenhand.training.shape import misshapen
+from evenhand.training.store import Damaged, read_json
+
+MODELS = ("baseline", "balanced")
+READING = {"header": bool, "text": (None, str), "image": (None, str)}
+SUMMARY = {"ship": {"model": str}, "data": {"kind": str, "classes": [str], "reading": {str: object}}}
+
+
+def is_audit(folder: Path) -> bool:
+    """Whether this is the folder that an audit wrote, not that of a run."""
+    return (folder / "summary.json").is_file() and not (folder / "config.json").is_file()
+
+
+def predict(folder: Path, inputs: Path, *, model: str | None, device: str) -> tuple[str, Predictions]:
+    """Which of the audit's models was used, the recommended one if none is named; and what it says."""
+    try:
+        summary = read_json(folder / "summary.json")
+    except Damaged as error:
+        raise ValueError(f"{folder} should be the folder of an audit: {error}; audit again") from error
+    if wrong := misshapen(summary, SUMMARY):
+        raise ValueError(
+            f"{folder / 'summary.json'} should be an audit's, but {wrong}; audit again with this version"
+        )
+    name = model or summary["ship"]["model"]
+    if name not in MODELS:
+        raise ValueError(f"--model must be {' or '.join(MODELS)}, got {name!r}")
+    reading = {"header": True, "text": None, "image": None, **summary["data"]["reading"]}
+    if wrong := misshapen(reading, READING):
+        raise ValueError(f"{folder / 'summary.json'} should say how the table is read, but {wrong}")
+    if (folder / name).is_dir():
+        return name, _transformer(folder / name, summary["data"]["classes"], inputs, reading, device)
+    weights = folder / f"{name}.safetensors"
+    if not weights.is_file():
+        raise ValueError(_own(folder, name))
+    return name, _predicted(weights, summary["data"]["kind"], inputs, reading, device)
+
+
+def _own(folder: Path, name: str) -> str:
+    """What to do with an estimator of the user's own, which only a pickle can hold."""
+    file = folder / f"{name}.joblib"
+    if not file.is_file():
+        return f"expected a model {name!r} in {folder}, but there is none; audit again"
+    return (
+        f"{file} holds an estimator of your own as a pickle, which evenhand does not read; if you made it, "
+        f"use it in Python: joblib.load({str(file)!r}).predict(table)"
+    )
+
+
+def _predicted(weights: Path, kind: str, inputs: Path, reading: dict[str, Any], device: str) -> Predictions:
+    about = portable.read(weights, arrays=False).about
+    if about["kind"] == "network":
+        return _by_network(weights, about, kind, inputs, reading, device)
+    file, frame = portable.read(weights), _table(inputs, reading)
+    ids = [str(row) for row in frame.index]
+    if about["kind"] == "words":
+        texts = _column(frame, reading["text"], inputs, "texts")
+        return named(ids, about["classes"], portable.linear_probabilities(file, texts))
+    if about["kind"] == "trees":
+        return named(ids, about["classes"], portable.boosting_probabilities(file, frame))
+    raise ValueError(f"{weights} holds a model of an unknown kind, {about['kind']!r}; audit again")
+
+
+def _by_network(
+    weights: Path, about: dict[str, Any], kind: str, inputs: Path, reading: dict[str, Any], device: str
+) -> Predictions:
+    architecture = about.get("model")
+    if not isinstance(architecture, str) or ":" in architecture:  # no code is run because a file names it
+        about = {**about, "own_model": True}
+    network = Network(weights, about, Recipe(model=str(architecture)), weights)
+    tabular = inputs.name.lower().endswith((*table_file.CSV_SUFFIXES, *table_file.PARQUET_SUFFIXES))
+    if tabular and kind != "images":
+        raise ValueError(
+            f"the audit's model {architecture} reads numbers that were made of a table's columns; audit "
+            "without --model to get one that reads tables, or give those numbers as an .npy file"
+        )
+    if not tabular:
+        return network.predict(*network.read(inputs), device=device)
+    paths = _column(_table(inputs, reading), reading["image"], inputs, "paths of images")
+    return network.predict(
+        *network.images(paths, table.image_files(paths, inputs, reading["image"])), device=device
+    )
+
+
+def _transformer(
+    folder: Path, classes: list[str], inputs: Path, reading: dict[str, Any], device: str
+) -> Predictions:
+    from evenhand.audit.text_model import TextModel
+
+    frame = _table(inputs, reading)
+    texts = _column(frame, reading["text"], inputs, "texts")
+    probabilities = TextModel(folder, tuple(classes)).probabilities(texts, device)
+    return named([str(row) for row in frame.index], classes, probabilities)
+
+
+def _table(inputs: Path, reading: dict[str, Any]) -> Any:
+    if inputs.is_dir() or not inputs.name.lower().endswith(
+        (*table_file.CSV_SUFFIXES, *table_file.PARQUET_SUFFIXES)
+    ):
+        raise ValueError(
+            f"INPUT must be a table (CSV or Parquet) like the one that was audited, got {inputs}"
+        )
+    return table_file.read(inputs, header=bool(reading["header"]))
+
+
+def _column(frame: Any, name: Any, inputs: Path, what: str) -> list[str]:
+    """The texts of one column; a gap is an empty text."""
+    if name not in frame.columns:
+        have = ", ".join(map(str, frame.columns[:40]))
+        raise ValueError(
+            f"expected {what} in the column {name!r}, as in the audit, but the columns of {inputs} are {have}"
+        )
+    return ["" if value is None or value != value else str(value) for value in frame[name].tolist()]
