@@ -81,7 +81,7 @@ def epoch(
         losses.mean().backward()
         optimizer.step()
     if history is not None:
-        history.end_epoch()
+        history.end_epoch(wait=False)  # as the engine does
 
 
 def alone(samples: int, size: int, device: torch.device) -> float:
@@ -93,7 +93,7 @@ def alone(samples: int, size: int, device: torch.device) -> float:
         def work() -> None:
             for index in torch.randperm(samples, device=device).split(size):
                 history.record(index, losses[index])
-            history.end_epoch()
+            history.end_epoch(wait=False)  # as the engine does
 
         return common.seconds(work, repeats=9)
 

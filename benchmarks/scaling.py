@@ -6,7 +6,7 @@
     python benchmarks/scaling.py --billion   1,000,000,000 samples with one number each
 
 Histories are made: losses that fall at a speed of each sample's own, 2% of them much later, with noise, in
-ten classes. Files are loss histories as a training writes them, in --folder. Every measurement is a process
+ten classes. Files have the layout of a training's losses.npy, in --folder. Every measurement is a process
 of its own. Memory is what it takes beyond its inputs; a file's pages that the kernel keeps do not count.
 """
 
@@ -23,9 +23,8 @@ from pathlib import Path
 
 import common
 import numpy as np
-import torch
 
-from evenhand import LossHistory, partition
+from evenhand import partition
 from evenhand.core import streaming
 
 CLASSES, LATE, CHUNK = 10, 0.02, 1 << 22
@@ -51,11 +50,12 @@ def columns(samples: int, epochs: int) -> Iterable[np.ndarray]:
 
 
 def write(path: Path, samples: int, epochs: int) -> None:
-    """A file as LossHistory leaves it."""
-    history = LossHistory(samples, path=path)
-    for column in columns(samples, epochs):
-        history.record(torch.arange(samples), torch.from_numpy(column))
-        history.end_epoch()
+    """A file of the layout that LossHistory writes, epoch after epoch, but without waiting for the disk."""
+    with path.open("wb") as file:
+        head = {"descr": "<f4", "fortran_order": True, "shape": (samples, epochs)}
+        np.lib.format.write_array_header_1_0(file, head)
+        for column in columns(samples, epochs):
+            file.write(column.data)
 
 
 def summaries(samples: int) -> np.ndarray:

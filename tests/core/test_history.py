@@ -1,5 +1,7 @@
 """LossHistory: what was recorded is what comes out, in memory and on disk."""
 
+import os
+import threading
 import warnings
 from pathlib import Path
 
@@ -165,12 +167,58 @@ def test_a_write_that_fails_can_be_repeated(tmp_path: Path, monkeypatch: pytest.
     for epoch in range(2):
         history.record([0, 1], [1.0 + epoch, 2.0])
         with monkeypatch.context() as broken, pytest.raises(OSError, match="disk is full"):
-            broken.setattr("evenhand.core.history.os.fsync", _full)
+            broken.setattr("os.fsync", _full)
             history.end_epoch()
         assert history.num_epochs == epoch and path.exists() == (epoch > 0)
         assert LossHistory(2, path=path).num_epochs == epoch
         history.end_epoch()
     np.testing.assert_array_equal(np.load(path, mmap_mode="r"), [[1, 2], [2, 2]])
+
+
+def test_a_file_is_written_while_others_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, go, values = tmp_path / "losses.npy", threading.Event(), np.arange(12.0).reshape(3, 4)
+    real = os.fsync
+
+    def slow(number: int) -> None:
+        assert go.wait(60)
+        real(number)
+
+    history = LossHistory(3, path=path)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", slow)
+        history.record(range(3), values[:, 0])
+        history.end_epoch(wait=False)
+        history.record(range(3), values[:, 1])
+        assert history.num_epochs == 1 and not path.exists()
+        go.set()
+        history.end_epoch(wait=False)
+        history.flush()
+        np.testing.assert_array_equal(np.load(path), values[:, :2])
+        patched.setattr("os.fsync", _full)
+        history.record(range(3), values[:, 2])
+        history.end_epoch(wait=False)
+        for _ in range(2):  # it does not get lost
+            with pytest.raises(OSError, match="disk is full"):
+                history.flush()
+        assert LossHistory(3, path=path).num_epochs == 2
+    np.testing.assert_array_equal(history.losses, values[:, :3])
+    history.record([1], values[1:2, 3])
+    history.end_epoch(wait=False)
+    np.testing.assert_array_equal(history.losses[:, 3], [2, 7, 10])
+    history.truncate(1)
+    np.testing.assert_array_equal(np.load(path), values[:, :1])
+
+
+def test_more_losses_than_are_noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenhand.core.history._LOG", 7)
+    history, index = LossHistory(20), torch.arange(60) % 20
+    values = torch.rand(60)
+    for part in (slice(0, 5), slice(5, 9), slice(9, 40), slice(40, 46), slice(46, 60)):
+        history.record(index[part], values[part])
+    values_before = values.clone()
+    values.zero_()  # what was recorded is a copy
+    history.end_epoch()
+    torch.testing.assert_close(history.losses[:, 0], values_before.view(3, 20).mean(0))
 
 
 def _full(_: int) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import warnings
+from concurrent.futures import Future
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +13,9 @@ from torch import Tensor
 
 from evenhand.core import ranks
 from evenhand.core.arrays import as_real
+from evenhand.core.history_file import NUMPY, HistoryFile, writer
 
-_HEAD = 128  # bytes before the data in a history's file: an .npy header, padded so that it never grows
-_NUMPY = {torch.float32: "<f4", torch.float16: "<f2", torch.bool: "|b1"}
+_LOG = 1 << 20  # losses noted before they are added up
 
 
 class LossHistory:
@@ -26,8 +25,9 @@ class LossHistory:
     its last value; one that has never been seen has the mean over the samples seen in that epoch.
     With `path`, epochs are appended to an .npy file in Fortran order, which `numpy.load(path, mmap_mode="r")`
     can read at any time and which the next `LossHistory(…, path=path)` continues. An epoch that has not
-    been ended is not kept. float16 halves the memory at a relative error of at most 2**-11 (losses above
-    65504 become 65504); bool keeps whether the mean is at least one half.
+    been ended is not kept. A device holds 8 bytes per sample and a log of 12 MiB, however many epochs.
+    float16 halves the memory at a relative error of at most 2**-11, and 2**-25 near zero (losses above 65504
+    become 65504); bool keeps whether the mean is at least one half.
 
     `across_ranks`: every rank of a distributed training records what it has seen and keeps a part of the
     samples, one stretch of the rows, in memory or in the one file that all of them write to. `end_epoch`, and
@@ -50,7 +50,7 @@ class LossHistory:
     ) -> None:
         if num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-        if dtype not in _NUMPY:
+        if dtype not in NUMPY:
             raise ValueError(f"dtype must be float32, float16 or bool, got {dtype}")
         self.num_samples, self.dtype = num_samples, dtype
         self.path = None if path is None else Path(path)
@@ -59,17 +59,22 @@ class LossHistory:
         # indices out of range, so that a device need not be asked about them before the epoch ends.
         self._sum: Tensor | None = None  # (samples + 2,)
         self._count: Tensor | None = None
-        self._ones: Tensor | None = None
+        # What was recorded last, to be added up together: noting it takes a step two copies and no more.
+        self._index: Tensor | None = None  # (log,) int64
+        self._losses: Tensor | None = None  # (log,) float32
+        self._noted = 0
         self._recorded = False
         self._columns: list[Tensor] = []  # of a history without a file
         self._shared = across_ranks and ranks.count() > 1
         self._own = slice(*ranks.part(num_samples)) if self._shared else slice(0, num_samples)
-        self._num_epochs = ranks.from_first(self._read_header) if self._shared else self._read_header()
+        self._file = None if self.path is None else HistoryFile(self.path, num_samples, dtype)
+        self._writing: tuple[Tensor, Future[None] | None] | None = None  # a column, and who writes it
+        self._num_epochs = ranks.from_first(self._epochs_on_disk) if self._shared else self._epochs_on_disk()
 
     @property
     def num_epochs(self) -> int:
         """How many epochs have been ended."""
-        return self._num_epochs
+        return self._num_epochs + (self._writing is not None)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -77,17 +82,17 @@ class LossHistory:
     @property
     def losses(self) -> Tensor:
         """(samples, epochs) on the CPU; with a file, memory-mapped and not to be written to."""
+        self.flush()
         if self._num_epochs == 0:
             return torch.empty(self.num_samples, 0, dtype=self.dtype)
-        if self.path is None:
+        if self._file is None:
             columns = torch.stack(self._columns)
             if self._shared:
                 whole = torch.zeros(self._num_epochs, self.num_samples, dtype=torch.float32)
                 whole[:, self._own] = columns.float()
                 columns = ranks.add(whole).to(self.dtype)
             return columns.t()
-        mapped = np.load(self.path, mmap_mode="c", allow_pickle=False)  # private pages: the file is safe
-        return torch.from_numpy(mapped)
+        return torch.from_numpy(self._file.mapped())
 
     def record(self, index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> None:
         """Take the losses of one batch, one per sample; nothing waits for the device.
@@ -106,23 +111,25 @@ class LossHistory:
             )
         if where.is_floating_point() or where.is_complex() or where.dtype == torch.bool:
             raise ValueError(f"index must hold whole numbers, got {where.dtype}")
-        sums, counts, ones = self._buffers(values)
-        values = values.to(sums.device, torch.float32, non_blocking=sums.is_cuda)
-        where = where.to(sums.device, torch.int64, non_blocking=sums.is_cuda)
+        sums, _ = self._buffers(values.device)
         if not sums.is_cuda:
             _check(where, values, self.num_samples)
-        where = where.clamp(-1, self.num_samples) + 1
-        sums.index_add_(0, where, values)
-        counts.index_add_(0, where, ones[: len(where)])
+        self._note(where, values)
         self._recorded |= len(where) > 0
 
-    def end_epoch(self) -> None:
-        """Close the epoch: its losses become the history's next column."""
+    def end_epoch(self, *, wait: bool = True) -> None:
+        """Close the epoch: its losses become the history's next column.
+
+        Unless told to `wait` for the disk, the file is written while the training goes on. What reads or
+        continues the history waits for it, and so does `flush`; what went wrong is raised there.
+        """
+        self.flush()
+        self._add_up()
         broken = self._check_epoch()
         if broken:
             self._forget()
             raise ValueError(broken)
-        sums, counts = (buffer[1:-1] for buffer in self._buffers(torch.empty(0))[:2])
+        sums, counts = (buffer[1:-1] for buffer in self._buffers(torch.device("cpu")))
         if self._shared:
             sums, counts = ranks.add_parts(sums), ranks.add_parts(counts)
         seen, column = counts > 0, sums / counts.clamp(min=1)
@@ -134,22 +141,42 @@ class LossHistory:
         elif self.dtype == torch.float16:
             limit = torch.finfo(torch.float16).max
             column = column.clamp(-limit, limit)
-        self._append(column.to("cpu", self.dtype))
+        column = column.to("cpu", self.dtype)
+        if wait or self._shared or self._file is None:
+            self._append(column)
+        else:
+            self._writing = column, writer().submit(self._file.append, column, self._num_epochs)
         self._forget()  # last: what could not be written is still there to be written again
+
+    def flush(self) -> None:
+        """Wait until every ended epoch is on the disk; call again to try again what failed."""
+        if self._writing is None:
+            return
+        column, job = self._writing
+        self._writing = column, None
+        if job is None:
+            assert self._file is not None
+            self._file.append(column, self._num_epochs)
+        else:
+            job.result()
+        self._writing = None
+        self._num_epochs += 1
 
     def truncate(self, num_epochs: int) -> None:
         """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
+        self.flush()
         if not 0 <= num_epochs <= self._num_epochs:
             raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self._num_epochs}")
         self._forget()
         self._columns = self._columns[:num_epochs]
-        if self.path is not None and self.path.exists() and (ranks.first() or not self._shared):
-            with self.path.open("r+b") as file:
-                file.write(self._header(num_epochs))
-                file.truncate(_HEAD + num_epochs * self._column_bytes)
+        if self._file is not None and (ranks.first() or not self._shared):
+            self._file.truncate(num_epochs)
         self._num_epochs = num_epochs
 
     # -- inside --------------------------------------------------------------------------------------
+
+    def _epochs_on_disk(self) -> int:
+        return 0 if self._file is None else self._file.num_epochs()
 
     def _check_epoch(self) -> str:
         """What is wrong with the epoch, if anything; the one time in it that a device is waited for."""
@@ -196,109 +223,58 @@ class LossHistory:
         mean: Tensor = total / number
         return mean.float()
 
-    @property
-    def _column_bytes(self) -> int:
-        return self.num_samples * np.dtype(_NUMPY[self.dtype]).itemsize
-
-    def _buffers(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _buffers(self, like: torch.device) -> tuple[Tensor, Tensor]:
         if self._sum is None or self._count is None:
-            device = self._device or like.device
+            device = self._device or like
             self._sum = torch.zeros(self.num_samples + 2, device=device)
             self._count = torch.zeros(self.num_samples + 2, device=device)
-        if self._ones is None or len(self._ones) < len(like):
-            self._ones = torch.ones(len(like), device=self._sum.device)
-        return self._sum, self._count, self._ones
+        return self._sum, self._count
+
+    def _note(self, where: Tensor, values: Tensor) -> None:
+        """Keep copies, since callers use their tensors again; they are converted on the way."""
+        assert self._sum is not None
+        if self._index is None or self._losses is None or self._noted + len(where) > len(self._index):
+            self._add_up()
+            if self._index is None or self._losses is None or len(where) > len(self._index):
+                size = max(min(self.num_samples, _LOG), len(where))
+                self._index = torch.empty(size, dtype=torch.int64, device=self._sum.device)
+                self._losses = torch.empty(size, device=self._sum.device)
+        part = slice(self._noted, self._noted + len(where))
+        self._index[part].copy_(where, non_blocking=self._sum.is_cuda)
+        self._losses[part].copy_(values, non_blocking=self._sum.is_cuda)
+        self._noted += len(where)
+
+    def _add_up(self) -> None:
+        """Add what was noted to the sums."""
+        if self._noted == 0:
+            return
+        assert self._index is not None and self._losses is not None
+        where = self._index[: self._noted].clamp(-1, self.num_samples) + 1
+        values = self._losses[: self._noted]
+        for sums, added in zip(self._buffers(where.device), (values, torch.ones_like(values)), strict=True):
+            if sums.is_cuda:  # sorts first, so that a sample's losses are added in the same order every time
+                sums.index_put_((where,), added, accumulate=True)
+            else:
+                sums.index_add_(0, where, added)
+        self._noted = 0
 
     def _forget(self) -> None:
         for buffer in (self._sum, self._count):
             if buffer is not None:
                 buffer.zero_()
-        self._recorded = False
+        self._noted, self._recorded = 0, False
 
     def _last_column(self) -> Tensor:
         return self._columns[-1] if self.path is None else self.losses[self._own, -1]
 
     def _append(self, column: Tensor) -> None:
-        if self.path is None:
+        if self._file is None:
             self._columns.append(column)
         elif self._shared:
-            self._append_part(column)
-        elif self._num_epochs == 0:
-            self._create(self._header(1) + column.numpy().tobytes())
+            self._file.append_part(column, self._own.start, self._num_epochs)
         else:
-            with self.path.open("r+b") as file:
-                file.seek(_HEAD + self._num_epochs * self._column_bytes)
-                _write(file, column.numpy().tobytes())
-                file.truncate()
-                # The header counts the column only when all of it is on the disk.
-                file.seek(0)
-                file.write(self._header(self._num_epochs + 1))
+            self._file.append(column, self._num_epochs)
         self._num_epochs += 1
-
-    def _create(self, content: bytes) -> None:
-        """A new file appears whole: a crash leaves no file that is not yet a history."""
-        assert self.path is not None
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_name(self.path.name + ".new")
-        with new.open("wb") as file:
-            _write(file, content)
-        new.replace(self.path)
-
-    def _append_part(self, part: Tensor) -> None:
-        """Write this rank's part of the column; the header counts it when all parts are on the disk."""
-        assert self.path is not None
-        if ranks.first() and self._num_epochs == 0:
-            self._create(self._header(0))
-        ranks.barrier()
-        with self.path.open("r+b") as file:
-            item = np.dtype(_NUMPY[self.dtype]).itemsize
-            file.seek(_HEAD + self._num_epochs * self._column_bytes + self._own.start * item)
-            _write(file, part.numpy().tobytes())
-            ranks.barrier()
-            if ranks.first():
-                file.seek(0)
-                _write(file, self._header(self._num_epochs + 1))
-        ranks.barrier()
-
-    def _header(self, num_epochs: int) -> bytes:
-        shape = f"({self.num_samples}, {num_epochs})"
-        text = f"{{'descr': '{_NUMPY[self.dtype]}', 'fortran_order': True, 'shape': {shape}, }}"
-        return (
-            b"\x93NUMPY\x01\x00"
-            + (_HEAD - 10).to_bytes(2, "little")
-            + text.encode().ljust(_HEAD - 11)
-            + b"\n"
-        )
-
-    def _read_header(self) -> int:
-        if self.path is None or not self.path.exists():
-            return 0
-        try:
-            with self.path.open("rb") as file:
-                version = np.lib.format.read_magic(file)
-                assert version == (1, 0)
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-                usable = file.tell() == _HEAD and fortran and len(shape) == 2
-        except Exception:  # numpy's parser of headers raises many kinds, among them tokenize.TokenError
-            usable, shape, dtype = False, (), np.dtype("V1")
-        if not usable:
-            raise ValueError(f"{self.path} should be a loss history, but it is not one; choose another path")
-        if shape[0] != self.num_samples or dtype != np.dtype(_NUMPY[self.dtype]):
-            raise ValueError(
-                f"{self.path} should hold {self.num_samples} samples as {np.dtype(_NUMPY[self.dtype])}, "
-                f"but it holds {shape[0]} as {dtype}; choose another path"
-            )
-        whole = (self.path.stat().st_size - _HEAD) // self._column_bytes
-        if whole < shape[1]:  # a disk that failed lost the end; what is left is good
-            with self.path.open("r+b") as file:
-                _write(file, self._header(whole))
-        return int(min(shape[1], whole))
-
-
-def _write(file: BinaryIO, data: bytes) -> None:
-    file.write(data)
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:

@@ -24,8 +24,21 @@ class Histories:
     hits: LossHistory  # whether the sample was classified correctly
     val_losses: LossHistory
     val_hits: LossHistory
-    # Name -> checksum of every epoch's column. Checkpoints carry them; only the first rank's are complete.
-    sums: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in NAMES})
+    _sums: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in NAMES})
+
+    @property
+    def sums(self) -> dict[str, list[str]]:
+        """Name -> checksum of every epoch's column, all of which are on the disk then; for checkpoints.
+
+        Only the first rank's are complete.
+        """
+        for name in NAMES:
+            history: LossHistory = getattr(self, name)
+            history.flush()
+            if ranks.first() and history.path is not None:
+                known = self._sums[name]
+                known += column_sums(history.path, history.num_epochs, len(known)) or []
+        return self._sums
 
     @classmethod
     def open(cls, folder: Path, num_train: int, num_val: int) -> Histories:
@@ -69,20 +82,18 @@ class Histories:
     def restore(self, epochs: int, sums: dict[str, list[str]] | None) -> None:
         """Continue after so many epochs, whose checksums a checkpoint knows."""
         paths = {name: getattr(self, name).path for name in NAMES}
-        self.sums = sums or {name: column_sums(path, epochs) or [] for name, path in paths.items()}
+        self._sums = sums or {name: column_sums(path, epochs) or [] for name, path in paths.items()}
         self.truncate(epochs)
 
     def truncate(self, epochs: int) -> None:
         for name in NAMES:
             getattr(self, name).truncate(epochs)
-            del self.sums[name][epochs:]
+            del self._sums[name][epochs:]
 
     def end_epoch(self) -> None:
+        """Close the epoch of all of them; the files are written while the training goes on."""
         for name in NAMES:
-            history: LossHistory = getattr(self, name)
-            history.end_epoch()
-            if ranks.first() and history.path is not None:
-                self.sums[name] += column_sums(history.path, history.num_epochs, history.num_epochs - 1) or []
+            getattr(self, name).end_epoch(wait=False)
 
 
 def column_sums(path: Path, end: int, start: int = 0) -> list[str] | None:
