@@ -8,6 +8,7 @@ from test_streaming import PARTITION, made
 
 from evenhand import partition
 from evenhand.core import blocks, pieces, ranks, survey
+from evenhand.core.summary import LossSummary
 
 
 def main(folder: Path) -> None:
@@ -28,6 +29,12 @@ def main(folder: Path) -> None:
         assert "losses must be finite" in str(error)
     else:
         raise AssertionError("every rank must hear of it")
+    summary = LossSummary(len(x), of="loss")
+    summary.record(np.arange(len(x))[own], y[own].astype(float))
+    summary.record([0, 1], [5.0, 5.0])
+    summary.merge_ranks()
+    np.testing.assert_allclose(summary.values[:2], (y[:2] + 10) / 3)
+    np.testing.assert_array_equal(summary.values[2:], y[2:])
     if ranks.first():
         x[7] = made(30_000, 20, 3, apart=0.6)[0][7]
         PARTITION.STREAMED = 1000

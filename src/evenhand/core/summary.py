@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from evenhand.core import ranks
 from evenhand.core.arrays import as_real
 
 Of = Literal["loss", "error"]  # the loss itself, or 1 - exp(-loss): the probability of any other label
@@ -73,6 +74,11 @@ class LossSummary:
             )
         self.sums += other.sums.to(self.sums.device)
         self.counts += other.counts.to(self.counts.device)
+
+    def merge_ranks(self) -> None:
+        """Take in what all ranks of a distributed training have recorded; every rank calls it, once."""
+        ranks.add(self.sums)
+        ranks.add(self.counts)
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""
