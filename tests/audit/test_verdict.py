@@ -13,7 +13,7 @@ from made_evidence import made
 from evenhand.audit.choice import late_changes, recommend, side_by_side, sign_test
 from evenhand.audit.evidence import Evidence, balanced_without, folds, late_samples
 from evenhand.audit.labels import course, follow, ordinary
-from evenhand.audit.triage import counted, sort_out
+from evenhand.audit.triage import sort_out
 from evenhand.audit.verdict import CLASS_FLOOR, class_gaps, humps, judge, paired_change, threshold
 from evenhand.core.partition import partition
 
@@ -125,8 +125,6 @@ def test_the_second_split_lists_a_minority_that_wrong_labels_hid() -> None:
     assert lists.course.mislabelled[found.late].all() and len(lists.rows("mislabelled")) == 50
     assert len(lists.rows("minority")) == 40 and int(lists.hidden.sum()) == 40
     assert [each.late for each in verdict.classes] == [25, 25]
-    late = [each.late for each in counted(verdict, found, lists).classes]
-    assert late == [45, 45]  # never fewer than are listed
 
 
 def test_a_model_that_loses_accuracy_asks_for_a_look() -> None:
@@ -162,13 +160,10 @@ def test_a_gain_that_may_be_chance_is_none() -> None:
     assert recommend(five, judge(five))["chance"] == 1 / 32
 
 
-@given(st.integers(0, 40), st.integers(0, 40))
-def test_the_sign_test_against_scipy(better: int, worse: int) -> None:
-    stats = pytest.importorskip("scipy.stats")
-    expected = (
-        stats.binomtest(better, better + worse, alternative="greater").pvalue if better + worse else 1.0
-    )
-    assert sign_test(better, worse) == pytest.approx(expected)
+@pytest.mark.parametrize(("better", "worse"), [(0, 0), (3, 0), (5, 2), (2, 5), (6, 6)])
+def test_the_sign_test_against_all_outcomes(better: int, worse: int) -> None:
+    outcomes = [sum(each) for each in itertools.product((0, 1), repeat=better + worse)]
+    assert sign_test(better, worse) == sum(each >= better for each in outcomes) / len(outcomes)
 
 
 def test_one_minority_sample_in_most_classes_is_not_outvoted_by_a_large_cut() -> None:

@@ -49,8 +49,11 @@ def test_the_answer_stands_in_the_page_without_any_script(kind: str) -> None:
     assert "strong" in page.words and "Retrain on the balanced set." in page.words
     assert "41.2%" in page.words and "86.1%" in page.words and "+44.9" in page.words
     assert "True groups" in page.words and "for scoring only" in page.words
-    minority = int(np.sum(own.samples.minority & (own.samples.labels == 0)))
-    assert f"{minority} of {int(np.sum(own.samples.labels == 0))}" in page.words
+    first = own.samples.labels == 0
+    counts = [
+        int(np.sum(np.asarray(own.samples.triage)[first] == kind)) for kind in ("minority", "mislabelled")
+    ]
+    assert f" {int(first.sum())} {counts[0]} {counts[1]} Explore" in page.words
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -17,7 +17,7 @@ from evenhand.audit.choice import recommend, side_by_side
 from evenhand.audit.evidence import Evidence
 from evenhand.audit.place import check_place
 from evenhand.audit.text_model import TextModel
-from evenhand.audit.triage import Triage, counted, sort_out
+from evenhand.audit.triage import Triage, sort_out
 from evenhand.audit.verdict import Verdict, judge
 from evenhand.tasks import folder, own, table, table_file
 from evenhand.tasks.own import Own
@@ -131,7 +131,7 @@ def _judged(source: str, data: Own, found: Evidence, task: Task | None, seed: in
         title=source,
         data=data,
         evidence=found,
-        verdict=counted(verdict, found, triage),
+        verdict=verdict,
         triage=triage,
         models=side_by_side(found),
         ship=recommend(found, verdict),

@@ -5,13 +5,13 @@ Both have high losses for long, and a network that memorises ends with neither; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from evenhand.audit.evidence import Evidence, late_samples
 from evenhand.audit.labels import Course, follow
-from evenhand.audit.verdict import FLOOR, Verdict, humps
+from evenhand.audit.verdict import Verdict, humps, overall, threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,21 +45,11 @@ def sort_out(found: Evidence, verdict: Verdict) -> Triage:
 
 
 def _hidden(found: Evidence, kept: np.ndarray) -> np.ndarray:
-    """Late samples of a second split, without those set aside; only in classes where they stand apart."""
+    """Late samples of a second split, without those set aside, if they stand apart as a verdict asks."""
     rows = np.flatnonzero(kept)
     parts, gaps = humps(found.losses[rows], found.y["train"][rows])
     again = late_samples(parts, found.losses[rows])
-    apart = gaps[np.searchsorted(parts.classes, parts.labels)] >= FLOOR
+    counts = np.array([int((again & (parts.labels == label)).sum()) for label in parts.classes])
     late = np.zeros(len(kept), dtype=bool)
-    late[rows[again & apart]] = True
+    late[rows[again]] = overall(gaps, counts) >= threshold(len(rows))
     return late
-
-
-def counted(verdict: Verdict, found: Evidence, triage: Triage) -> Verdict:
-    """The verdict whose classes count every sample of the first list among their late ones."""
-    late = late_samples(humps(found.losses, found.y["train"])[0], found.losses)
-    late |= triage.verdict == "minority"
-    counts = {
-        name: int((late & (found.y["train"] == label)).sum()) for label, name in enumerate(found.class_names)
-    }
-    return replace(verdict, classes=tuple(replace(each, late=counts[each.name]) for each in verdict.classes))

@@ -81,6 +81,20 @@ def humps(losses: np.ndarray, labels: np.ndarray) -> tuple[Partition, np.ndarray
     return parts, class_gaps(parts)
 
 
+def overall(gaps: np.ndarray, late: np.ndarray) -> float:
+    """The mean gap of the classes, each counted once or by its late samples, whichever is more.
+
+    One minority sample in most classes is not outvoted by the large cut of another class.
+
+    >>> overall(np.array([0.9, 0.9, 0.75]), np.array([1, 1, 36]))
+    0.85
+    >>> overall(np.array([0.5, 0.9]), np.array([1, 81]))
+    0.86
+    """
+    weights = np.sqrt(late)
+    return float(max(gaps.mean(), weights @ gaps / max(weights.sum(), 1.0)))
+
+
 def judge(found: Evidence) -> Verdict:
     """The verdict on every class and the advice for the whole."""
     parts, gaps = humps(found.losses, found.y["train"])
@@ -90,10 +104,7 @@ def judge(found: Evidence) -> Verdict:
         _class(found.class_names[int(label)], int((parts.labels == label).sum()), int(count), float(gap))
         for label, count, gap in zip(parts.classes, counts, gaps, strict=True)
     )
-    # By class, or by late sample: one minority sample a class is not to be outvoted by a class's large cut.
-    weights = np.sqrt(counts)
-    strength = max(float(gaps.mean()), float(weights @ gaps / max(weights.sum(), 1.0)))
-    needed = threshold(len(found.losses))
+    strength, needed = overall(gaps, counts), threshold(len(found.losses))
     clear = [each for each in classes if each.clear]
     doubted, total = int((follow(found).mislabelled & found.late).sum()), int(found.late.sum())
     doubts = (*_doubted(doubted, total), *_harm(found))

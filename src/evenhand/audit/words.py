@@ -22,9 +22,9 @@ def advice_sentence(verdict: Verdict) -> str:
 def class_advice(verdict: ClassVerdict) -> str:
     """What one class's gap says."""
     if verdict.words == "clear":
-        return f"{verdict.late} of {verdict.samples} samples stand apart."
+        return "Some of its samples are learned later than the rest."
     if verdict.words == "weak":
-        return f"{verdict.late} of {verdict.samples} samples may stand apart; too few to be sure."
+        return "Some may be learned later than the rest; by itself it is not sure."
     return "Differences in difficulty explain it."
 
 

@@ -11,6 +11,7 @@ import typer
 from evenhand.cli.common import Device, Json, Quiet, Seed, Verbose, app, console, say
 
 SHOWN = 20  # classes in the table; the rest is in summary.json
+LISTS = ("minority", "mislabelled")
 
 
 @app.command()
@@ -82,12 +83,14 @@ def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
     from evenhand.audit.words import advice_sentence, list_notes, recommendation
 
     classes = Table("class", title="Do some samples of a class stand apart?", title_justify="left")
-    for name in ("samples", "late", "gap", "threshold"):
+    for name in ("samples", "minority", "mislabelled", "gap", "threshold"):
         classes.add_column(name, justify="right")
     classes.add_column("evidence")
-    for each in done.verdict.classes[:SHOWN]:
-        figures = (f"{each.samples:,}", f"{each.late:,}", f"{each.gap:.2f}", f"{each.threshold:.2f}")
-        classes.add_row(each.name, *figures, each.words)
+    lists, labels = done.triage.verdict, done.evidence.y["train"]
+    for number, each in enumerate(done.verdict.classes[:SHOWN]):
+        own = lists[labels == number]
+        counts = [f"{count:,}" for count in (len(own), *((own == kind).sum() for kind in LISTS))]
+        classes.add_row(each.name, *counts, f"{each.gap:.2f}", f"{each.threshold:.2f}", each.words)
     console().print(classes)
     if len(done.verdict.classes) > SHOWN:
         say(f"… and {len(done.verdict.classes) - SHOWN} more classes in summary.json")

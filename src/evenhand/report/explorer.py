@@ -56,12 +56,11 @@ class Line:
 
 @dataclass(frozen=True)
 class ClassLine:
-    """One class: its verdict, and how many of its samples were set apart."""
+    """One class: its verdict, and how many of its samples are on the two lists."""
 
     position: int
     name: str
     total: int
-    minority: int
     late: int
     mislabelled: int
     verdict: Verdict
@@ -109,17 +108,16 @@ def _class_lines(audit: Audit) -> list[ClassLine]:
     """All classes, the strongest evidence first."""
     samples, num_classes = audit.samples, len(audit.class_names)
     labels, triage = np.asarray(samples.labels), np.asarray(samples.triage)
-    totals, minority, late, mislabelled = (
+    totals, late, mislabelled = (
         np.bincount(labels[chosen], minlength=num_classes).tolist()
         for chosen in (
             slice(None),
-            np.asarray(samples.minority, bool),
             triage == "minority",
             triage == "mislabelled",
         )
     )
     lines = [
-        ClassLine(i, audit.class_names[i], totals[i], minority[i], late[i], mislabelled[i], audit.verdicts[i])
+        ClassLine(i, audit.class_names[i], totals[i], late[i], mislabelled[i], audit.verdicts[i])
         for i in range(num_classes)
     ]
     return sorted(lines, key=lambda line: (-line.verdict.strength, line.position))
