@@ -132,6 +132,11 @@ def test_float16_keeps_its_error_bound_and_bool_the_majority() -> None:
     kept = half.losses.double().numpy()[:, 0]
     np.testing.assert_allclose(kept[:3], [0.1, 1.2345678, 60000.0], rtol=2**-11)
     assert kept[3] == 65504
+    small = torch.rand(500) * 6e-5  # where float16 has fewer digits
+    half = LossHistory(500, dtype=torch.float16)
+    half.record(range(500), small)
+    half.end_epoch()
+    np.testing.assert_allclose(half.losses[:, 0].double(), small.double(), rtol=0, atol=2**-25)
     hits = LossHistory(2, dtype=torch.bool)
     hits.record(torch.tensor([0, 1]), torch.tensor([True, False]))
     hits.end_epoch()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from evenhand.core.arrays import as_real, compact_positions, read_arrays
 from evenhand.core.kmeans import TwoMeans, as_labels, as_matrix, class_positions, two_means
+from evenhand.core.pieces import side_by_side
 from evenhand.core.streaming import STREAMED, streamed
 from evenhand.core.summary import Cut, cut_in_two
 
@@ -217,7 +218,8 @@ def _cuts(
         for c, piece in enumerate(np.split(grouped, np.cumsum(sizes)[:-1])):
             place[filled[c] : filled[c] + len(piece)] = piece
         filled += sizes
-    return [cut_in_two(place[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+    with side_by_side() as pool:
+        return list(pool.map(cut_in_two, np.split(place, ends[:-1])))
 
 
 def _parts(num_samples: int, size: int = _CHUNK) -> list[slice]:
