@@ -16,7 +16,6 @@ from evenhand.bench.plan import Planned
 
 if TYPE_CHECKING:
     from evenhand.training.data import Task
-    from evenhand.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def _work(planned: Planned, path: Path, place: Place) -> Outcome:
             task,
             planned.method,
             planned.settings,
-            recipe=_compiled(task.recipe.replace(**planned.changes), place.device),
+            recipe=task.recipe.replace(**planned.changes),
             seed=planned.seed,
             runs=place.runs,
             device=place.device,
@@ -77,14 +76,6 @@ def _work(planned: Planned, path: Path, place: Place) -> Outcome:
     finally:
         _give_memory_back()
     return Outcome(path)
-
-
-def _compiled(recipe: Recipe, device: str) -> Recipe:
-    """Compile the small CNN on a GPU: a worker pays ten seconds once, and all its runs gain a third."""
-    from evenhand.training.identity import resolve_device
-
-    worth_it = recipe.compile == "auto" and recipe.model == "cnn" and resolve_device(device).type == "cuda"
-    return recipe.replace(compile="on") if worth_it else recipe
 
 
 def _give_memory_back() -> None:

@@ -30,6 +30,11 @@ class Source:
         elif isinstance(storage, (Tensor, np.ndarray)) and device.type == "cuda" and self._fits(storage):
             self._resident = _moved(storage, device)
 
+    @property
+    def resident(self) -> bool:
+        """Whether the whole storage lies on the device."""
+        return self._resident is not None
+
     def _fits(self, storage: Tensor | np.ndarray) -> bool:
         free, _ = torch.cuda.mem_get_info(self.device)
         return bool(storage.nbytes < 0.4 * free)  # the rest is for activations and a second copy of the model

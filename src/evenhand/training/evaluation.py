@@ -11,9 +11,9 @@ from evenhand.training.batches import Batches, batch_sizes
 from evenhand.training.recipe import Recipe
 
 
-def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
+def autocast(recipe: Recipe, device: torch.device, **options: bool) -> torch.autocast:
     """bf16 arithmetic where the recipe asks for it."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.precision == "bf16")
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.precision == "bf16", **options)
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from evenhand.training.evaluation import autocast, evaluate, weighted_mean
 from evenhand.training.histories import Histories
 from evenhand.training.objective import Objective, Tap
 from evenhand.training.progress import Silent
+from evenhand.training.quick import allow_kernels, quickest
 from evenhand.training.recipe import Recipe
 from evenhand.training.seeding import seed_epoch
 from evenhand.training.stopping import Rule
@@ -59,6 +59,8 @@ class Training:
         self.model.to(self.device)
         if isinstance(objective, nn.Module):
             objective.to(self.device)
+        for network in (self.model, objective):
+            allow_kernels(network, recipe)
         if self.device.type == "cuda":
             for parameter in self._parameters():
                 if parameter.ndim == 4:
@@ -122,9 +124,9 @@ class Training:
         self.scheduler.load_state_dict(state["scheduler"])
 
     def _save(self, *, force: bool) -> None:
-        # Saving may take a twentieth of the time, so that a fast training is not slowed down by it.
+        # Saving may take a fiftieth of the time, so that a fast training is not slowed down by it.
         now = time.monotonic()
-        if not ranks.first() or (not force and now - self._saved_at < 20 * self._save_cost):
+        if not ranks.first() or (not force and now - self._saved_at < 50 * self._save_cost):
             return
         self._write_log()
         save_checkpoint(self.folder / "last.ckpt", self.state())
@@ -150,7 +152,10 @@ class Training:
         """Train until the rule `stop` has fired, or for `stop` epochs in all."""
         limit = stop if isinstance(stop, int) else self.recipe.epochs
         sync.copy_from_first(self.model)
-        self._tap = Tap(self.model, self._compiled(), self._full_slice())
+        steps = self.recipe.epochs * (len(self.train.split) // self.train.batch_size)
+        resident = self.train.source.resident
+        fast = quickest(self.model, self.recipe, self.device, steps=steps, resident=resident)
+        self._tap = Tap(self.model, fast, self._full_slice())
         self.progress.start(
             self.stage, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)
         )
@@ -208,6 +213,7 @@ class Training:
         batches = self.train(rows, generator, [piece.length for piece in slices])
         self.optimizer.zero_grad(set_to_none=True)
         for batch, piece in zip(batches, slices, strict=True):
+            self._tap.begin()
             with autocast(self.recipe, self.device):
                 loss = self.objective(self._tap, batch)
             (loss * piece.share).backward()  # type: ignore[no-untyped-call]
@@ -282,15 +288,6 @@ class Training:
         """How many samples this rank computes at a time of a full batch."""
         size = self.train.batch_size
         return sync.slices(torch.arange(size), [size], self.recipe.slices)[1][0].length
-
-    def _compiled(self) -> Callable[[Tensor], Tensor]:
-        # Not a matter of the epochs that are left: a continued training must do the same arithmetic.
-        steps = self.recipe.epochs * (len(self.train.split) // self.train.batch_size)
-        worth_it = self.device.type == "cuda" and steps > 3000  # compiling costs about half a minute
-        if self.recipe.compile == "on" or (self.recipe.compile == "auto" and worth_it):
-            compiled: Callable[[Tensor], Tensor] = torch.compile(self.model, dynamic=False)
-            return compiled
-        return self.model
 
 
 def keep_curve(folder: Path, log: list[dict[str, Any]]) -> None:

@@ -23,11 +23,18 @@ class Tap:
 
     def __init__(self, model: nn.Module, fast: Callable[[Tensor], Tensor], batch_size: int) -> None:
         self._model, self._fast, self._batch_size = model, fast, batch_size
+        self._fresh = True
         self.logits: Tensor
 
+    def begin(self) -> None:
+        """A new step: the outputs of the last one are no longer needed."""
+        self._fresh = True
+
     def __call__(self, x: Tensor) -> Tensor:
-        # The compiled model only ever sees full batches, so a small last batch never recompiles.
-        self.logits = self._fast(x) if len(x) == self._batch_size else self._model(x)
+        # The fast way is made for full batches, so that a small last batch never compiles anew, and for one
+        # call a step, because the next would overwrite its outputs.
+        fast = self._fresh and len(x) == self._batch_size and self._model.training
+        self.logits, self._fresh = (self._fast if fast else self._model)(x), False
         return self.logits
 
     def __getattr__(self, name: str) -> Any:

@@ -1,0 +1,81 @@
+"""The quickest way through a model on a GPU: CUDA graphs where launching takes longer than computing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evenhand.core import ranks
+from evenhand.training.evaluation import autocast
+from evenhand.training.models import CNN
+from evenhand.training.recipe import Recipe
+
+Forward = Callable[[Tensor], Tensor]
+GRAPH, COMPILE = 200, 3000  # steps from which capturing, about a second, and compiling, half a minute, pay
+
+
+def quickest(
+    model: nn.Module, recipe: Recipe, device: torch.device, *, steps: int, resident: bool
+) -> Forward:
+    """The model's forward pass for batches of one size, each followed by its backward pass.
+
+    `steps`: how many a whole training may take, and never how many are left, so that a continued training
+    does the same arithmetic. `resident`: no thread fetches data meanwhile, which capturing does not bear.
+    """
+    asked, gpu = recipe.compile == "on", device.type == "cuda"
+    if recipe.compile == "off" or not (asked or gpu):
+        return model
+    if not (gpu and isinstance(model, CNN)) and (asked or steps > COMPILE):
+        compiled: Forward = torch.compile(model, dynamic=False)
+        return compiled
+    # The parts of a batch would share the gradients' memory, ranks talk to each other within a step, and a
+    # model of one's own may do what a graph cannot.
+    alone, known = recipe.slices == 1 and ranks.count() == 1, ":" not in recipe.model
+    return Graphed(model, recipe) if alone and known and resident and (asked or steps > GRAPH) else model
+
+
+def allow_kernels(module: object, recipe: Recipe) -> None:
+    """Whether networks in a module may use kernels of our own, as the recipe says."""
+    for part in module.modules() if isinstance(module, nn.Module) else ():
+        if isinstance(part, CNN):
+            part.kernels = recipe.compile != "off"
+
+
+class Graphed:
+    """A model whose forward and backward pass are one launch each, captured with its first batch.
+
+    The outputs of a call are overwritten by the next.
+    """
+
+    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+        self._model, self._recipe = model, recipe
+        self._replay: Forward | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._replay is None:
+            self._replay = self._capture(x)
+        return self._replay(x)
+
+    def _capture(self, x: Tensor) -> Forward:
+        # Trying out changes running averages and draws random numbers; the training must not notice.
+        buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
+        drawn = torch.cuda.get_rng_state(x.device)
+        names, parameters = zip(*self._model.named_parameters(), strict=True)
+
+        def whole(x: Tensor, *values: Tensor) -> Tensor:
+            outputs: Tensor = torch.func.functional_call(
+                self._model, dict(zip(names, values, strict=True)), (x,)
+            )
+            return outputs
+
+        # Captured with other names for the same memory: the parameters themselves would remember the stream.
+        same = [each.detach().requires_grad_(each.requires_grad) for each in parameters]
+        with autocast(self._recipe, x.device, cache_enabled=False):
+            replay: Any = torch.cuda.make_graphed_callables(whole, (x.detach().clone(), *same))
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        torch.cuda.set_rng_state(drawn, x.device)
+        return lambda x: replay(x, *parameters)
