@@ -124,14 +124,18 @@ class _Far(NamedTuple):
 
 
 class _Farthest:
-    """The rows of each large class that are farthest from its mean."""
+    """The rows of each large class that are farthest from its mean.
+
+    They are kept in arrays made once: many small ones, kept between large ones that come and go, would leave
+    holes in the memory that nothing fits into.
+    """
 
     def __init__(self, stream: Stream, tailed: Tensor) -> None:
-        self.stream, self.limit = stream, 2 * TAIL * int(tailed.sum())
+        self.stream, room = stream, 2 * TAIL * int(tailed.sum())
         self.floor = torch.where(tailed, -torch.inf, torch.inf)
-        empty, none = torch.zeros(0, dtype=torch.int64), torch.zeros(0, stream.blocks.num_columns)
-        self.found: list[_Far] = [_Far(empty, empty, torch.zeros(0), none)]
-        self.number = 0
+        names, rows = torch.zeros(2, room, dtype=torch.int64)
+        self.found = _Far(names, rows, torch.zeros(room), torch.zeros(room, stream.blocks.num_columns))
+        self.number = 0  # of the rows there that are used
 
     def take(self, piece: Piece, distances: Tensor) -> None:
         names = piece.own + piece.first
@@ -139,27 +143,33 @@ class _Farthest:
         if len(far):
             rows = self.stream.offset + piece.places[far]
             self._put(_Far(names[far], rows, distances[far], piece.x.index_select(1, far).t()))
-            if self.number > self.limit:
-                self._keep()
 
-    def _put(self, found: _Far) -> None:
-        self.found.append(found)
-        self.number += len(found.rows)
+    def _put(self, more: _Far) -> None:
+        done = 0
+        while done < len(more.rows):
+            count = min(len(more.rows) - done, len(self.found.rows) - self.number)
+            for kept, part in zip(self.found, more, strict=True):
+                kept[self.number : self.number + count] = part[done : done + count]
+            self.number, done = self.number + count, done + count
+            if self.number == len(self.found.rows):
+                self._keep()
 
     def _keep(self) -> _Far:
         """Drop all but the farthest; of equally far ones, those that come first stay."""
-        found = _Far(*(torch.cat(parts) for parts in zip(*self.found, strict=True)))
+        found = _Far(*(part[: self.number] for part in self.found))
         keys = (found.rows.numpy(), -found.distances.numpy(), found.names.numpy())
         order = torch.from_numpy(np.lexsort(keys))
         names = found.names[order]
         counts = names.bincount(minlength=len(self.floor))
         place = torch.arange(len(names)) - (counts.cumsum(0) - counts)[names]
-        found = _Far(*(part[order[place < TAIL]] for part in found))
+        order = order[place < TAIL]
+        self.number = len(order)
+        for kept, part in zip(self.found, found, strict=True):
+            kept[: self.number] = part[order]
         full = (counts >= TAIL).nonzero()[:, 0]
         last = (counts.clamp(max=TAIL).cumsum(0) - 1)[full]
-        self.floor[full] = found.distances[last]
-        self.found, self.number = [found], len(found.rows)
-        return found
+        self.floor[full] = self.found.distances[last]
+        return _Far(*(part[: self.number] for part in self.found))
 
     def gathered(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Of every large class, over all ranks: where the rows are, and what they hold."""
@@ -169,6 +179,7 @@ class _Farthest:
 
     def _exchange(self, own: _Far) -> _Far:
         """Each rank's rows, one rank after the other."""
+        own = _Far(*(part.clone() for part in own))
         sizes = torch.zeros(ranks.count(), dtype=torch.int64)
         sizes[ranks.number()] = len(own.rows)
         for rank, size in enumerate(self.stream.add(sizes).tolist()):
