@@ -73,13 +73,19 @@ def test_the_place_of_a_wrong_label_is_anywhere_and_that_of_others_is_low(num_cl
     truth = np.arange(4000) % num_classes
     odds = rng.normal(size=(4000, num_classes)) + 3 * np.eye(num_classes)[truth]
     unseen = np.exp(odds) / np.exp(odds).sum(1, keepdims=True)
-    y, suspects = truth.copy(), np.arange(1000)
+    y, suspects = truth.copy(), np.arange(400)
     y[suspects] = (truth[suspects] + 1) % num_classes
     place = ordinary(unseen, y, suspects)
     assert np.quantile(place, [0.25, 0.5, 0.75]) == pytest.approx([0.25, 0.5, 0.75], abs=0.06)
     assert np.quantile(ordinary(unseen, truth, suspects), 0.9) < 0.1
     again = ordinary(unseen**0.5 / (unseen**0.5).sum(1, keepdims=True), y, suspects)  # another temperature
     assert again == pytest.approx(place, abs=1e-6)
+
+
+def test_a_model_that_cannot_tell_the_classes_apart_finds_no_wrong_labels() -> None:
+    guesses = np.random.default_rng(0).dirichlet([1, 1], 800).astype(np.float32)
+    found = made(apart=0.1, unseen=guesses, unseen_balanced=guesses)
+    assert not follow(found).mislabelled.any()
 
 
 def test_what_one_of_the_two_models_can_tell_is_no_wrong_label() -> None:
@@ -104,7 +110,8 @@ def second_split() -> Evidence:
     learned = np.where(level == 2.0, 13, np.where(level == 0.5, 6, 2))
     y = np.repeat([0, 1], num)
     right = np.where(level == 2.0, 1 - y, y)
-    sure = np.where(level == 2.0, 0.99999, rng.uniform(0.9, 1, 2 * num))
+    sure = rng.uniform(0.9, 1, 2 * num)
+    sure[level == 2.0] = np.tile(np.linspace(0.901, 0.999, 25), 2)  # anywhere among the ordinary samples
     unseen = np.where(right[:, None] == [0, 1], sure[:, None], 1 - sure[:, None]).astype(np.float32)
     return made(
         num,
@@ -122,8 +129,10 @@ def test_the_second_split_lists_a_minority_that_wrong_labels_hid() -> None:
     verdict = judge(found)
     assert verdict.advice == "look first"
     lists = sort_out(found, verdict)
-    assert lists.course.mislabelled[found.late].all() and len(lists.rows("mislabelled")) == 50
-    assert len(lists.rows("minority")) == 40 and int(lists.hidden.sum()) == 40
+    assert (
+        lists.course.mislabelled[found.late].mean() > 0.8 and not lists.course.mislabelled[~found.late].any()
+    )
+    assert int(lists.hidden.sum()) == 40 and lists.hidden[np.r_[25:45, 425:445]].all()
     assert [each.late for each in verdict.classes] == [25, 25]
 
 

@@ -16,6 +16,7 @@ from evenhand.audit.evidence import Evidence
 
 OFTEN = 3  # times forgotten
 ORDINARY = 0.8  # beyond this place there are hardly any but wrong labels, and a fifth of these
+MOST_ALIKE = 0.04  # of a label's samples may lie there; 20% of wrong labels put 4% of them there
 FLOOR = 1e-7  # of a probability
 
 
@@ -37,7 +38,8 @@ def follow(found: Evidence) -> Course:
     # What one of the models can tell from ordinary samples is no wrong label: a network that takes the
     # shortcut tells no minority, and one that was shown overlapping samples again and again tells little.
     places = [ordinary(unseen, y, suspects) for unseen in (found.unseen, found.unseen_balanced)]
-    count, place = min(map(_wrong, places)), np.minimum(*places)
+    first, second = (np.nan_to_num(np.where(np.isnan(a), b, a)) for a, b in (places, places[::-1]))
+    count, place = min(_wrong(first), _wrong(second)), np.minimum(first, second)
     mislabelled = np.zeros(len(y), dtype=bool)
     mislabelled[suspects[np.argsort(-place, kind="stable")[:count]]] = True
     return Course(learned, forgotten, mislabelled)
@@ -66,7 +68,8 @@ def ordinary(unseen: np.ndarray, y: np.ndarray, suspects: np.ndarray) -> np.ndar
     """Each suspect's place among the other samples of the class that it is likeliest to be, (suspects,).
 
     0: more like its own label than all of them; 1: less than all. The samples are ordered by the odds of the
-    suspect's label against that class; those that are suspects themselves do not count.
+    suspect's label against that class; those that are suspects themselves do not count. Not a number: the
+    model cannot tell the two classes apart, so it tells no wrong label.
 
     >>> unseen = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.1, 0.9], [0.15, 0.85]])
     >>> ordinary(unseen, np.array([0, 0, 1, 1, 0]), np.array([4]))
@@ -78,12 +81,14 @@ def ordinary(unseen: np.ndarray, y: np.ndarray, suspects: np.ndarray) -> np.ndar
     likeliest = others.argmax(axis=1)
     trusted = np.ones(len(y), dtype=bool)
     trusted[suspects] = False
-    place = np.zeros(len(suspects))
+    place = np.full(len(suspects), np.nan)
     for label, other in np.unique(np.stack([y[suspects], likeliest], axis=1), axis=0).tolist():
-        chosen = (y[suspects] == label) & (likeliest == other)
         against = odds[:, label] - odds[:, other]
         ranked = np.sort(against[trusted & (y == other)])
         if len(ranked):
-            both = [np.searchsorted(ranked, against[suspects[chosen]], side) for side in ("left", "right")]
-            place[chosen] = 1 - np.mean(both, axis=0) / len(ranked)
+            sides = [np.searchsorted(ranked, against, side) for side in ("left", "right")]
+            places = 1 - np.mean(sides, axis=0) / len(ranked)
+            if (places[y == label] > ORDINARY).mean() <= MOST_ALIKE:
+                chosen = (y[suspects] == label) & (likeliest == other)
+                place[chosen] = places[suspects[chosen]]
     return place

@@ -180,7 +180,7 @@ def cleaned(frame: Any, notes: list[str]) -> Any:
         distinct = values.nunique()
         words = values.dtype == object
         if distinct < 2 and not (distinct == 1 and values.isna().any()):
-            useless.append(f"{name} (one value)")
+            useless.append(f"{name} ({'one value' if distinct else 'no values'})")
         elif words and distinct > max(MOST_VALUES, IDENTIFIER * len(values)):
             useless.append(
                 f"{name} ({distinct:,} different words: an identifier or free text; for text use --text)"
@@ -190,7 +190,10 @@ def cleaned(frame: Any, notes: list[str]) -> Any:
     if useless:
         notes.append(f"columns left out: {', '.join(useless)}")
     if not columns:
-        raise ValueError("expected at least one feature column besides label and group, but none is left")
+        raise ValueError(
+            "expected at least one feature column besides label and group, but none is left: "
+            f"{', '.join(useless[:5]) or 'there are no others'}; add columns that differ between rows"
+        )
     result = pandas_module().DataFrame(columns)
     missing = int(result.isna().to_numpy().sum())
     if missing:
