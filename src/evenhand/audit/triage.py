@@ -11,7 +11,7 @@ import numpy as np
 
 from evenhand.audit.evidence import Evidence, late_samples
 from evenhand.audit.labels import Course, follow
-from evenhand.audit.verdict import Verdict, humps, overall, threshold
+from evenhand.audit.verdict import Verdict, doubtful, humps, overall, threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ def sort_out(found: Evidence, verdict: Verdict) -> Triage:
     hidden = np.zeros(len(found.late), dtype=bool)
     lists = np.full(len(found.late), "", dtype="<U12")
     if verdict.advice != "leave it":
-        if verdict.doubts:
+        if doubtful(verdict.doubted, verdict.late):
             hidden = _hidden(found, ~course.mislabelled) & ~found.late
         lists[found.late | hidden] = "minority"
     lists[course.mislabelled] = "mislabelled"

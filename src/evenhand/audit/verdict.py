@@ -128,9 +128,14 @@ def _class(name: str, samples: int, late: int, gap: float) -> ClassVerdict:
     return ClassVerdict(name, samples, late, gap, needed, clear, words)
 
 
+def doubtful(doubted: int, late: int) -> bool:
+    """Whether wrong labels explain most late samples."""
+    return late >= ENOUGH and doubted > MOST_DOUBTED * late
+
+
 def _doubted(doubted: int, late: int) -> tuple[str, ...]:
     """Wrong labels, or kinds not learned yet: late samples look like ordinary ones of another class."""
-    if late < ENOUGH or doubted <= MOST_DOUBTED * late:
+    if not doubtful(doubted, late):
         return ()
     return (
         f"{doubted} of {late} late samples look like ordinary samples of another class to a model that has "
