@@ -43,8 +43,15 @@ class Stream:
     """A matrix, (samples, epochs), and the class of every row, read in pieces."""
 
     def __init__(
-        self, matrix: npt.NDArray[Any], position: npt.NDArray[Any], num_classes: int, across_ranks: bool
+        self,
+        matrix: npt.NDArray[Any],
+        position: npt.NDArray[Any],
+        num_classes: int,
+        *,
+        pool: ThreadPoolExecutor,
+        across_ranks: bool,
     ) -> None:
+        self.pool = pool
         self.blocks, self.position, self.num_classes = Blocks(matrix), position, num_classes
         self.shared = across_ranks and ranks.count() > 1
         self.counts = self.add(counted(position, num_classes))  # (classes,) of all ranks
@@ -73,12 +80,11 @@ class Stream:
         def pieces(start: int, block: Tensor) -> list[T]:
             return [work(piece) for piece in self._grouped(start, self.relative(block), groups)]
 
-        with side_by_side() as pool:
-            for start, block in self.blocks.read(backwards=backwards):
-                begins = range(0, block.shape[1], size)
-                parts = [block[:, begin : begin + size] for begin in begins]
-                for results in pool.map(pieces, [start + begin for begin in begins], parts):
-                    yield from results
+        for start, block in self.blocks.read(backwards=backwards):
+            begins = range(0, block.shape[1], size)
+            parts = [block[:, begin : begin + size] for begin in begins]
+            for results in self.pool.map(pieces, [start + begin for begin in begins], parts):
+                yield from results
 
     def _grouped(self, start: int, x: Tensor, groups: int) -> Iterator[Piece]:
         """Rows of few classes each: all of them, or those of neighbouring classes."""
@@ -138,8 +144,12 @@ class Stream:
 
 @contextmanager
 def side_by_side() -> Iterator[ThreadPoolExecutor]:
-    """Threads that work on one thing each: faster than threads inside each, and no sum depends on them."""
+    """Threads that work on one thing each: faster than threads inside each, and no sum depends on them.
+
+    The caller's own operations take one thread, too: on a busy machine, two of them wait for each other.
+    """
     threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             yield pool

@@ -56,16 +56,22 @@ def streamed(
     classes, position = compact_positions(names)
     if across_ranks and ranks.count() > 1:
         classes, position = _common(classes, position)
-    stream = Stream(matrix, position, len(classes), across_ranks)
-    found = survey(stream, stream.centre())
-    if not found.finite:
-        stream.measure(name, largest)
+    with side_by_side() as pool:
+        stream = Stream(matrix, position, len(classes), pool=pool, across_ranks=across_ranks)
         found = survey(stream, stream.centre())
+        if not found.finite:
+            stream.measure(name, largest)
+            found = survey(stream, stream.centre())
+        return _settled(stream, found, classes)
+
+
+def _settled(stream: Stream, found: Survey, classes: npt.NDArray[Any]) -> TwoMeans:
+    """Lloyd's passes from the best start on the sample, until nothing is gained."""
     total = (found.squares - found.sums.square().sum(1) / stream.counts).clamp(min=0)
     total[[bool((x == x[:1]).all()) for x in found.samples]] = 0  # whatever rounding says
-    centroids = _start(stream.counts, found)
+    centroids = _start(stream, found)
     found.samples.clear()
-    margin = torch.zeros(len(matrix))
+    margin = torch.zeros(len(stream.position))
     now = _State(torch.zeros_like(found.sums), torch.zeros_like(total))
     for number in range(_PASSES):
         now, moved = _pass(stream, now, centroids, margin, backwards=number % 2 == 0)
@@ -88,7 +94,7 @@ def _common(
     return union, table[position]
 
 
-def _start(counts: Tensor, found: Survey) -> Tensor:
+def _start(stream: Stream, found: Survey) -> Tensor:
     """Two centroids of every class, (classes, 2, epochs) float64; equal ones where nothing can be split."""
 
     def start(count: int, x: Tensor, tailed: bool) -> Tensor:
@@ -100,8 +106,9 @@ def _start(counts: Tensor, found: Survey) -> Tensor:
             return origin.expand(2, -1)
         return origin + scale.double() * _split(shifted.div_(scale), count, tailed)
 
-    with side_by_side() as pool:
-        return torch.stack(list(pool.map(start, counts.tolist(), found.samples, found.tailed.tolist())))
+    return torch.stack(
+        list(stream.pool.map(start, stream.counts.tolist(), found.samples, found.tailed.tolist()))
+    )
 
 
 def _split(x: Tensor, count: int, tailed: bool) -> Tensor:
