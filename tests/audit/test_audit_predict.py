@@ -91,7 +91,9 @@ def test_texts(evenhand: Any, tmp_path: Path, num_classes: int) -> None:
     code, _, err = evenhand("predict", out, saved(frame.drop(columns="message"), tmp_path / "no.csv"))
     assert code == 2 and "expected texts in the column 'message', as in the audit, but the columns" in err
     code, _, err = evenhand("predict", out, tmp_path)
-    assert code == 2 and "INPUT must be a table (CSV or Parquet) like the one that was audited" in err
+    assert (
+        code == 2 and "INPUT must be a table like the one that was audited, whose name ends in .csv, " in err
+    )
 
 
 @pytest.mark.parametrize("listed", [False, True])

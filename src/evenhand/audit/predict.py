@@ -13,6 +13,7 @@ from evenhand.training.shape import misshapen
 from evenhand.training.store import Damaged, read_json
 
 MODELS = ("baseline", "balanced")
+TABLES = (*table_file.CSV_SUFFIXES, *table_file.PARQUET_SUFFIXES)
 READING = {"header": bool, "text": (None, str), "image": (None, str)}
 SUMMARY = {"ship": {"model": str}, "data": {"kind": str, "classes": [str], "reading": {str: object}}}
 
@@ -78,7 +79,7 @@ def _by_network(
     if not isinstance(architecture, str) or ":" in architecture:  # no code is run because a file names it
         about = {**about, "own_model": True}
     network = Network(weights, about, Recipe(model=str(architecture)), weights)
-    tabular = inputs.name.lower().endswith((*table_file.CSV_SUFFIXES, *table_file.PARQUET_SUFFIXES))
+    tabular = _is_table(inputs)
     if tabular and kind != "images":
         raise ValueError(
             f"the audit's model {architecture} reads numbers that were made of a table's columns; audit "
@@ -103,12 +104,15 @@ def _transformer(
     return named([str(row) for row in frame.index], classes, probabilities)
 
 
+def _is_table(inputs: Path) -> bool:
+    return inputs.name.lower().endswith(TABLES) and not inputs.is_dir()
+
+
 def _table(inputs: Path, reading: dict[str, Any]) -> Any:
-    if inputs.is_dir() or not inputs.name.lower().endswith(
-        (*table_file.CSV_SUFFIXES, *table_file.PARQUET_SUFFIXES)
-    ):
+    if not _is_table(inputs):
         raise ValueError(
-            f"INPUT must be a table (CSV or Parquet) like the one that was audited, got {inputs}"
+            f"INPUT must be a table like the one that was audited, whose name ends in {', '.join(TABLES)}; "
+            f"got {inputs}"
         )
     return table_file.read(inputs, header=bool(reading["header"]))
 
