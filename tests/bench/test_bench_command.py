@@ -84,6 +84,17 @@ def test_a_field_of_the_recipe_is_set_for_all_runs(evenhand, tmp_path: Path) -> 
     assert evenhand("table", "1", "--runs", tmp_path, "--format", "md")[0] == 0
 
 
+def test_without_a_search_every_method_is_run_once_with_what_is_asked(evenhand, tmp_path: Path) -> None:
+    methods = "erm,tab,tab:summary=loss,balanced_epochs=true"
+    words = ("bench", "mine.tiny:size=10", "--no-search", "--methods", methods, "--seeds", "0,1")
+    code, out, _ = evenhand(*words, "--runs", tmp_path, "--device", "cpu", "--quiet")
+    assert code == 0 and "summary=loss" in out and "Variants" in out
+    configs = [json.loads(path.read_bytes()) for path in tmp_path.glob("*/*/*/config.json")]
+    assert len(configs) == 6
+    told = {"summary": "loss", "balanced_epochs": True}
+    assert sorted(config["hyperparameters"] == told for config in configs) == [False] * 4 + [True] * 2
+
+
 def test_when_the_time_is_over_what_is_left_is_said(evenhand, tmp_path: Path) -> None:
     code, _, err = evenhand("bench", "mine.tiny", "--minutes", 0, "--runs", tmp_path / "runs")
     assert code == 0 and "39 runs are left; the same command continues" in err
@@ -107,6 +118,7 @@ def test_a_figure_says_what_is_run(evenhand, tmp_path: Path) -> None:
     [
         (["bench"], "name at least one task"),
         (["bench", "mine.tiny", "--seeds", "0,x"], "seeds must be whole numbers with commas between"),
+        (["bench", "mine.tiny", "--methods", "tab:summary=loss"], "add --no-search"),
         (["bench", "mine.tiny", "--engine", "slurm"], "engine must be local or ray, got 'slurm'"),
         (["bench", "mine.tiny", "--methods", "jt"], "unknown method 'jt'"),
         (["bench", "digit"], "unknown task 'digit'"),

@@ -96,6 +96,11 @@ def bench(
         failed = [{"run": entry.planned.words(), "error": entry.error} for entry in failures]
         content = {"results": summary.as_json(rows), "failed": failed, "left": agenda.left()}
         typer.echo(json.dumps({**content, "notes": agenda.notes}, indent=1))
+    elif no_search and records:
+        from evenhand.report import formats, tables
+
+        for part in formats.terminal(tables.make("compare", records)):
+            _print_table(part)
     else:
         _print_table(summary.results_table(rows))
     _say_what_is_missing(agenda, runs)

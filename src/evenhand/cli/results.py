@@ -26,7 +26,7 @@ HERE = [Path("runs")]
 
 @app.command()
 def table(
-    name: Annotated[str, typer.Argument(help="1, 2, datasets, methods, selected or cost.")],
+    name: Annotated[str, typer.Argument(help="1, 2, datasets, methods, selected, cost or compare.")],
     runs: Sources = HERE,
     task: Tasks = None,
     by: Annotated[

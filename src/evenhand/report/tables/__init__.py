@@ -8,6 +8,7 @@ from pathlib import Path
 from evenhand.bench.select import Bench, gather, task_names
 from evenhand.report import paper
 from evenhand.report.table import Table
+from evenhand.report.tables.compare import table_compare
 from evenhand.report.tables.facts import table_datasets, table_methods
 from evenhand.report.tables.notes import Failure, failures
 from evenhand.report.tables.results import table_one, table_two
@@ -21,6 +22,7 @@ NAMES = {
     "methods": "groups, hyperparameters and trainings that every method needs (Table B.1)",
     "selected": "the hyperparameters that are selected, the paper's, and the oracle's",
     "cost": "time of the longest run and of the whole search",
+    "compare": "every method with every setting that was run, seed by seed against TAB",
 }
 __all__ = ["NAMES", "Failure", "failures", "make", "make_benches"]
 
@@ -48,6 +50,8 @@ def make(
     benches = make_benches(records, wanted)
     if name == "2":
         return table_two(benches, by)
+    if name == "compare":
+        return table_compare(benches)
     return {"1": table_one, "selected": table_selected, "cost": table_cost}[name](benches, by, failed)
 
 
