@@ -4,6 +4,7 @@
 
 ROOT/bar holds BAR (`evenhand data fetch bar` says how to get it). Set $EVENHAND_WEIGHTS to the folder of
 pretrained weights. Prints what was found against the plant; the group column is used for scoring only.
+Few test photos break the shortcut, so both models also see every test photo with a border of every colour.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
 
 import planted
 
+from evenhand.audit.predict import predict
 from evenhand.audit.run import audit
 from evenhand.audit.write import write
 from evenhand.integrations.files import csv_bytes
@@ -26,10 +28,12 @@ from evenhand.training.store import write_bytes
 
 def listed(root: Path, folder: Path, p: float | None) -> Path:
     """A table of BAR's training photos, copied with a border if p is given, which also gives the groups."""
+    table = folder / "photos.csv"
+    if table.exists():
+        return table
     listing = bar.listing(root)
     rows = [row for row in range(len(listing.files)) if listing.split[row] != photos.TEST]
     files, names = [listing.files[row] for row in rows], [bar.CLASSES[listing.y[row]] for row in rows]
-    table = folder / "photos.csv"
     if p is None:
         lines = [(str(file.resolve()), name) for file, name in zip(files, names, strict=True)]
         write_bytes(table, csv_bytes(("path", "action"), lines))
@@ -50,8 +54,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--frozen", action="store_true")
+    parser.add_argument("--kinds", default="bordered,plain")
     arguments = parser.parse_args()
     for name, p in (("bordered", 0.95), ("plain", None)):
+        if name not in arguments.kinds.split(","):
+            continue
         out = arguments.out / f"audit-{name}"
         table = listed(arguments.data, arguments.out / name, p)
         done = audit(
@@ -72,6 +79,7 @@ def main() -> None:
                 print(" ", key, part, {k: v["accuracy"] for k, v in scores.items() if isinstance(v, dict)})
         if p is not None:
             _against_the_plant(table, out)
+            _in_every_colour(table, out)
 
 
 def _against_the_plant(table: Path, out: Path) -> None:
@@ -84,6 +92,34 @@ def _against_the_plant(table: Path, out: Path) -> None:
         found = {row["id"] for row in rows if row["triage"] == kind}
         both = len(found & truth)
         print(f"  {kind}: {len(found)} listed, {both} of the {len(truth)} that break the shortcut among them")
+
+
+def _in_every_colour(table: Path, out: Path) -> None:
+    """Both models on the test photos, each with a border of its own class and of every other one."""
+    with (out / "samples.csv").open(newline="") as file:
+        photos_of_test = [row["id"] for row in csv.DictReader(file) if row["split"] == "test"]
+    shown = table.parent / "colours"
+    for photo in photos_of_test:
+        for colour in range(len(bar.CLASSES)):
+            planted.with_border(table.parent / photo, colour, shown / str(colour) / f"{photo}.png")
+    for model in ("baseline", "balanced"):
+        found = predict(out, shown, model=model, device="auto")[1]
+        right: dict[tuple[str, bool], list[bool]] = {}
+        for name, guess in zip(found.ids, found.classes, strict=True):
+            colour, action = Path(name).parts[:2]
+            agrees = bar.CLASSES[int(colour)] == action
+            right.setdefault((action, agrees), []).append(guess == action)
+        for agrees in (True, False):
+            share = {
+                action: sum(hits) / len(hits) for (action, kind), hits in right.items() if kind == agrees
+            }
+            hits = [hit for (_, kind), each in right.items() if kind == agrees for hit in each]
+            worst = min(share, key=lambda action: share[action])
+            kind = "agrees" if agrees else "misleads"
+            print(
+                f"  {model}, the border {kind}: {100 * sum(hits) / len(hits):.1f}% of {len(hits)}; "
+                f"worst {worst} {100 * share[worst]:.1f}%"
+            )
 
 
 if __name__ == "__main__":

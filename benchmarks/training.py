@@ -1,7 +1,7 @@
 """The engine against the loops that people write: samples per second and final accuracy, ratios from one run.
 
     python benchmarks/training.py --data ROOT             cMNIST, batches of 2048, the six-layer CNN
-    python benchmarks/training.py --data ROOT --accuracy  also trains three seeds of each for 15 epochs
+    python benchmarks/training.py --data ROOT --accuracy  instead of times: three seeds of each, 15 epochs
     python benchmarks/training.py --photos                ResNet-18 on prepared images of 224 pixels
     python benchmarks/training.py --smoke                 digits, a few steps; shows that it runs
 
@@ -229,6 +229,43 @@ def accuracy(task: Task, model: nn.Module) -> float:
     return mean_accuracy(torch.cat(guesses), task.val.y)
 
 
+USUAL = {"DataLoader, fp32": False, "DataLoader, bf16": True}
+OWN = {"ours": "auto", "ours, compile=off": "off"} if DEVICE.type == "cuda" else {"ours": "auto"}
+
+
+def times(task: Task, workers: int, epochs: int) -> None:
+    """How long an epoch takes each of them."""
+    took = {name: timed(usual_loop(task, 0, workers, bf16=bf16), epochs) for name, bf16 in USUAL.items()}
+    for name, compiled in OWN.items():
+        took[name] = ours_an_epoch(task, compiled, epochs, recorded=False)
+        took[f"{name}, recorded"] = ours_an_epoch(task, compiled, epochs, recorded=True)
+    try:
+        took["Lightning, bf16"] = lightning_loop(task, 0, workers, epochs)
+    except ImportError:
+        print("Lightning is not installed")
+    first, second = took["DataLoader, fp32"], took["DataLoader, bf16"]
+    rows = [
+        (name, f"{1000 * t:.0f}", f"{len(task.train) / t:,.0f}", f"{first / t:.1f}", f"{second / t:.1f}")
+        for name, t in took.items()
+    ]
+    common.table(["loop", "ms an epoch", "samples/s", "times the fp32 loop", "times the bf16 loop"], rows)
+
+
+def accuracies(task: Task, workers: int) -> None:
+    """What each of them has learned after as many epochs."""
+    scores: dict[str, list[str]] = {}
+    for seed in range(3):
+        for name, bf16 in USUAL.items():
+            loop = usual_loop(task, seed, workers, bf16=bf16)
+            model = next(itertools.islice(loop, TRAINED - 1, None))
+            scores.setdefault(name, []).append(f"{100 * accuracy(task, model):.2f}")
+        for name, compiled in OWN.items():
+            model = ours(task, seed, compiled, TRAINED, recorded=False)[1]
+            scores.setdefault(name, []).append(f"{100 * accuracy(task, model):.2f}")
+    rows = [(name, *values) for name, values in scores.items()]
+    common.table([f"validation accuracy after {TRAINED} epochs", "seed 0", "seed 1", "seed 2"], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -249,35 +286,10 @@ def main() -> None:
     print(
         common.machine(), f"; {task.name}, {len(task.train):,} samples, batches of {task.recipe.batch_size}"
     )
-    usual = {"DataLoader, fp32": False, "DataLoader, bf16": True}
-    own = {"ours": "auto", "ours, compile=off": "off"} if DEVICE.type == "cuda" else {"ours": "auto"}
-    took = {name: timed(usual_loop(task, 0, workers, bf16=bf16), epochs) for name, bf16 in usual.items()}
-    for name, compiled in own.items():
-        took[name] = ours_an_epoch(task, compiled, epochs, recorded=False)
-        took[f"{name}, recorded"] = ours_an_epoch(task, compiled, epochs, recorded=True)
-    try:
-        took["Lightning, bf16"] = lightning_loop(task, 0, workers, epochs)
-    except ImportError:
-        print("Lightning is not installed")
-    first, second = took["DataLoader, fp32"], took["DataLoader, bf16"]
-    rows = [
-        (name, f"{1000 * t:.0f}", f"{len(task.train) / t:,.0f}", f"{first / t:.1f}", f"{second / t:.1f}")
-        for name, t in took.items()
-    ]
-    common.table(["loop", "ms an epoch", "samples/s", "times the fp32 loop", "times the bf16 loop"], rows)
     if options.accuracy:
-        print()
-        scores: dict[str, list[str]] = {}
-        for seed in range(3):
-            for name, bf16 in usual.items():
-                loop = usual_loop(task, seed, workers, bf16=bf16)
-                model = next(itertools.islice(loop, TRAINED - 1, None))
-                scores.setdefault(name, []).append(f"{100 * accuracy(task, model):.2f}")
-            for name, compiled in own.items():
-                model = ours(task, seed, compiled, TRAINED, recorded=False)[1]
-                scores.setdefault(name, []).append(f"{100 * accuracy(task, model):.2f}")
-        rows = [(name, *values) for name, values in scores.items()]
-        common.table([f"validation accuracy after {TRAINED} epochs", "seed 0", "seed 1", "seed 2"], rows)
+        accuracies(task, workers)
+    else:
+        times(task, workers, epochs)
 
 
 if __name__ == "__main__":

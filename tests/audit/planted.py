@@ -98,32 +98,38 @@ def faint(p: float, seed: int = 0, *, num_samples: int = 3000, noise: float = 0.
 _SYLLABLES = [f"{a}{b}" for a in "bdfklmnprst" for b in "aeiou"]
 
 
+COLOURS = ((230, 30, 30), (30, 200, 30), (40, 60, 230), (230, 220, 30), (220, 40, 220), (30, 220, 220))
+
+
 def bordered(files: list[Path], labels: list[str], p: float, target: Path, seed: int = 0) -> np.ndarray:
     """Copy photos into class folders with a border whose colour agrees with the class for a share p of each.
 
     Gives which photos follow the shortcut, in the order of `files`.
     """
-    from PIL import Image, ImageDraw
-
     names = sorted(set(labels))
-    colours = [(230, 30, 30), (30, 200, 30), (40, 60, 230), (230, 220, 30), (220, 40, 220), (30, 220, 220)]
     rng = np.random.default_rng([seed, 3])
     follows = np.zeros(len(files), dtype=bool)
     for number, name in enumerate(names):
         members = np.flatnonzero(np.array(labels) == name)
         follows[members] = aligned(len(members), p, rng)
-        (target / name).mkdir(parents=True, exist_ok=True)
         for row in members:
             other = (number + 1 + rng.integers(len(names) - 1)) % len(names)
-            with Image.open(files[row]) as image:
-                photo = image.convert("RGB")
-            width = max(min(photo.size) // 10, 2)
-            box = (0, 0, photo.size[0] - 1, photo.size[1] - 1)
-            ImageDraw.Draw(photo).rectangle(
-                box, outline=colours[number if follows[row] else other], width=width
+            with_border(
+                files[row], number if follows[row] else other, target / name / f"{files[row].stem}.png"
             )
-            photo.save(target / name / f"{files[row].stem}.png")
     return follows
+
+
+def with_border(photo: Path, colour: int, target: Path) -> None:
+    """A copy of a photo in a frame of this colour, a tenth of its side wide."""
+    from PIL import Image, ImageDraw
+
+    with Image.open(photo) as image:
+        copy = image.convert("RGB")
+    box, width = (0, 0, copy.size[0] - 1, copy.size[1] - 1), max(min(copy.size) // 10, 2)
+    ImageDraw.Draw(copy).rectangle(box, outline=COLOURS[colour], width=width)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    copy.save(target)
 
 
 def photos(folder: Path, names: tuple[str, ...] = ("dark", "light"), count: int = 20) -> Path:
