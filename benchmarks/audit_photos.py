@@ -1,6 +1,6 @@
 """Audit real photos twice: with a border whose colour agrees with the class for 95% of them, and without.
 
-    python benchmarks/audit_photos.py --data ROOT --out /tmp/photos [--epochs 10] [--frozen]
+    python benchmarks/audit_photos.py --data ROOT --out /tmp/photos [--size 96] [--epochs 10] [--frozen]
 
 ROOT/bar holds BAR (`evenhand data fetch bar` says how to get it). Set $EVENHAND_WEIGHTS to the folder of
 pretrained weights. Prints what was found against the plant; the group column is used for scoring only.
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--frozen", action="store_true")
+    parser.add_argument("--size", type=int)
     parser.add_argument("--kinds", default="bordered,plain")
     arguments = parser.parse_args()
     for name, p in (("bordered", 0.95), ("plain", None)):
@@ -70,6 +71,7 @@ def main() -> None:
             seed=arguments.seed,
             epochs=arguments.epochs,
             frozen=arguments.frozen or None,
+            size=arguments.size,
         )
         summary = write(done, out)
         print(name, done.verdict.advice, f"strength {done.verdict.strength:.2f}", done.ship)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -73,7 +74,8 @@ class Graphed:
 
         # Captured with other names for the same memory: the parameters themselves would remember the stream.
         same = [each.detach().requires_grad_(each.requires_grad) for each in parameters]
-        with autocast(self._recipe, x.device, cache_enabled=False):
+        with autocast(self._recipe, x.device, cache_enabled=False), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of streams that differ, as those of capturing do
             replay: Any = torch.cuda.make_graphed_callables(whole, (x.detach().clone(), *same))
         for buffer, before in buffers:
             buffer.copy_(before)
