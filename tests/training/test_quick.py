@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand import Task, execute
+from evenhand.core.compiler import has_triton
 from evenhand.training.data import Split
 from evenhand.training.models import cnn
 from evenhand.training.objective import Tap
@@ -25,7 +26,8 @@ CUDA = torch.device("cuda")
 
 
 def test_the_kernels_compute_what_the_network_does() -> None:
-    pytest.importorskip("triton")
+    if not has_triton():
+        pytest.skip("there is no Triton that the kernels work with")
     case = Path(__file__).with_name("kernel_cases.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, case], env=environment, capture_output=True, text=True)

@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-try:
+from evenhand.core.compiler import has_triton
+
+if has_triton():
     import triton  # type: ignore
     import triton.language as tl  # type: ignore
-except ImportError:  # torch has no triton on some systems
+else:
     triton = tl = None
 
 MOST_CLASSES = 64  # that a kernel takes at once
@@ -57,7 +59,7 @@ class Plain:
         self.shift = self.origin
 
     def moments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Per class the size, the sum, and the squared distances to `origin` summed; per row, its sum."""
+        """Per class the size, the sum, and the squared distances to `origin` summed; per row, its own one."""
         everywhere = torch.full((self.num_classes,), -torch.inf)
         return self._pass(torch.zeros(self.num_classes, self.x.shape[1]), everywhere)[:4]
 
@@ -104,8 +106,8 @@ class Plain:
             sizes += hot.sum(0, dtype=torch.float64)
             sums += hot.T @ x
             if scale is None:
-                squares += hot.T @ (x + (shift - origin)).square().sum(1)
-                out[rows] = (x + shift).sum(1)
+                out[rows] = distance = (x + (shift - origin)).square().sum(1)
+                squares += hot.T @ distance
             else:
                 s = scale.to(device, self.dtype)
                 out[rows] = p * (s[0] if k is None else s[k])
@@ -275,7 +277,7 @@ def _pass(  # type: ignore[no-untyped-def]
             apart = values - origin[:, None]
             distance = tl.sum(apart * apart, 0)
             sum_of_squares += tl.sum(tl.where(hot, distance[:, None], 0.0), 0)
-            tl.store(out + row, tl.sum(values, 0), mask=there)
+            tl.store(out + row, distance, mask=there)
         else:  # every row's place relative to every class's boundary, of which only its own counts
             turned = tl.trans(v)
             p = tl.dot(turned, d_high, input_precision=exact)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from evenhand.core.compiler import has_triton
 from evenhand.training import journal
 
 OWN = ("cnn", "mlp", "linear")
@@ -86,10 +87,10 @@ class CNN(nn.Sequential):
 @functools.cache
 def _network() -> Callable[..., Any] | None:
     """The kernels, where there is a compiler for them."""
-    try:
-        from evenhand.training.cnn import network
-    except ImportError:
+    if not has_triton():
         return None
+    from evenhand.training.cnn import network
+
     return network
 
 
