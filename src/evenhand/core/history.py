@@ -55,11 +55,12 @@ class LossHistory:
         self.num_samples, self.dtype = num_samples, dtype
         self.path = None if path is None else Path(path)
         self._device = None if device is None else torch.device(device)
-        # Of the current epoch, made on the device of the first losses; the first and the last place count
-        # indices out of range, so that a device need not be asked about them before the epoch ends.
-        self._sum: Tensor | None = None  # (samples + 2,)
-        self._count: Tensor | None = None
-        # What was recorded last, to be added up together: noting it takes a step two copies and no more.
+        # Of the current epoch, on the CPU; the first and the last place count indices out of range, so that a
+        # device need not be asked about them before the epoch ends.
+        self._sum = torch.zeros(num_samples + 2)
+        self._count = torch.zeros(num_samples + 2)
+        # What was recorded last, on the device of the first losses, to be added up together: noting it takes
+        # a step two copies and no more.
         self._index: Tensor | None = None  # (log,) int64
         self._losses: Tensor | None = None  # (log,) float32
         self._noted = 0
@@ -111,8 +112,7 @@ class LossHistory:
             )
         if where.is_floating_point() or where.is_complex() or where.dtype == torch.bool:
             raise ValueError(f"index must hold whole numbers, got {where.dtype}")
-        sums, _ = self._buffers(values.device)
-        if not sums.is_cuda:
+        if (self._device or values.device).type == "cpu":
             _check(where, values, self.num_samples)
         self._note(where, values)
         self._recorded |= len(where) > 0
@@ -129,7 +129,7 @@ class LossHistory:
         if broken:
             self._forget()
             raise ValueError(broken)
-        sums, counts = (buffer[1:-1] for buffer in self._buffers(torch.device("cpu")))
+        sums, counts = self._sum[1:-1], self._count[1:-1]
         if self._shared:
             sums, counts = ranks.add_parts(sums), ranks.add_parts(counts)
         seen, column = counts > 0, sums / counts.clamp(min=1)
@@ -141,7 +141,7 @@ class LossHistory:
         elif self.dtype == torch.float16:
             limit = torch.finfo(torch.float16).max
             column = column.clamp(-limit, limit)
-        column = column.to("cpu", self.dtype)
+        column = column.to(self.dtype)
         if wait or self._shared or self._file is None:
             self._append(column)
         else:
@@ -179,11 +179,8 @@ class LossHistory:
         return 0 if self._file is None else self._file.num_epochs()
 
     def _check_epoch(self) -> str:
-        """What is wrong with the epoch, if anything; the one time in it that a device is waited for."""
-        wrong = False
-        if self._sum is not None and self._count is not None:
-            outside = self._count[0] + self._count[-1] > 0
-            wrong = bool(outside | ~self._sum.isfinite().all())
+        """What is wrong with the epoch, if anything."""
+        wrong = bool((self._count[0] + self._count[-1] > 0) | ~self._sum.isfinite().all())
         facts = torch.tensor([self._recorded, wrong], dtype=torch.float32)
         recorded, wrong = (ranks.add(facts) if self._shared else facts).bool().tolist()
         if not recorded:
@@ -216,52 +213,39 @@ class LossHistory:
     def _unseen(self, column: Tensor, seen: Tensor) -> Tensor:
         """What samples get that were not seen: their last value, or else the mean of those that were."""
         if self._num_epochs > 0:
-            return column if bool(seen.all()) else self._last_column().to(column.device, torch.float32)
+            return column if bool(seen.all()) else self._last_column().float()
         if not self._shared:
             return column[seen].mean()
         total, number = ranks.add(torch.stack([column[seen].double().sum(), seen.double().sum()]))
         mean: Tensor = total / number
         return mean.float()
 
-    def _buffers(self, like: torch.device) -> tuple[Tensor, Tensor]:
-        if self._sum is None or self._count is None:
-            device = self._device or like
-            self._sum = torch.zeros(self.num_samples + 2, device=device)
-            self._count = torch.zeros(self.num_samples + 2, device=device)
-        return self._sum, self._count
-
     def _note(self, where: Tensor, values: Tensor) -> None:
         """Keep copies, since callers use their tensors again; they are converted on the way."""
-        assert self._sum is not None
         if self._index is None or self._losses is None or self._noted + len(where) > len(self._index):
             self._add_up()
             if self._index is None or self._losses is None or len(where) > len(self._index):
-                size = max(min(self.num_samples, _LOG), len(where))
-                self._index = torch.empty(size, dtype=torch.int64, device=self._sum.device)
-                self._losses = torch.empty(size, device=self._sum.device)
+                size, device = max(min(self.num_samples, _LOG), len(where)), self._device or values.device
+                self._index = torch.empty(size, dtype=torch.int64, device=device)
+                self._losses = torch.empty(size, device=device)
         part = slice(self._noted, self._noted + len(where))
-        self._index[part].copy_(where, non_blocking=self._sum.is_cuda)
-        self._losses[part].copy_(values, non_blocking=self._sum.is_cuda)
+        self._index[part].copy_(where, non_blocking=self._index.is_cuda)
+        self._losses[part].copy_(values, non_blocking=self._index.is_cuda)
         self._noted += len(where)
 
     def _add_up(self) -> None:
-        """Add what was noted to the sums."""
+        """Add what was noted to the sums, in its order; the one thing that waits for a device."""
         if self._noted == 0:
             return
         assert self._index is not None and self._losses is not None
-        where = self._index[: self._noted].clamp(-1, self.num_samples) + 1
-        values = self._losses[: self._noted]
-        for sums, added in zip(self._buffers(where.device), (values, torch.ones_like(values)), strict=True):
-            if sums.is_cuda:  # sorts first, so that a sample's losses are added in the same order every time
-                sums.index_put_((where,), added, accumulate=True)
-            else:
-                sums.index_add_(0, where, added)
+        where = self._index[: self._noted].cpu().clamp(-1, self.num_samples) + 1
+        values = self._losses[: self._noted].cpu()
+        self._sum.index_add_(0, where, values)
+        self._count.index_add_(0, where, torch.ones_like(values))
         self._noted = 0
 
     def _forget(self) -> None:
-        for buffer in (self._sum, self._count):
-            if buffer is not None:
-                buffer.zero_()
+        self._sum.zero_(), self._count.zero_()
         self._noted, self._recorded = 0, False
 
     def _last_column(self) -> Tensor:
