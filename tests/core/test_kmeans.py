@@ -8,7 +8,8 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from evenhand.core.kmeans import two_means
+from evenhand.core.kmeans import _described, two_means
+from evenhand.core.search import Rows
 
 FAMILIES = 12
 PROBLEMS = 26  # of each family
@@ -123,6 +124,25 @@ def test_a_large_class_is_split_as_well_as_a_small_one() -> None:
     found = two_means(x)
     assert inertia(x, found.assignment.numpy()) <= best_of_ten(x) * 1.001
     assert torch.equal(found.assignment, two_means(x).assignment)
+
+
+def test_a_large_class_of_many_equal_losses_is_described_well() -> None:
+    """Sums of forty thousand numbers in float32, most of them equal, would be off by a hundredth."""
+    random = np.random.default_rng(1)
+    x = (random.exponential(size=(40_000, 2)) * (random.random((40_000, 2)) < 0.1) + 5).astype(np.float32)
+    found = two_means(x)
+    inside = found.assignment.numpy()
+    assert float(found.inertia) == pytest.approx(inertia(x, inside), rel=1e-3)
+    means = [x[inside == cluster].mean(0, dtype=np.float64) for cluster in (False, True)]
+    np.testing.assert_allclose(found.centroids[0], means, rtol=1e-4)
+
+
+def test_classes_of_more_samples_than_float32_counts() -> None:
+    n = 2**24 + 3
+    x = torch.zeros(1, n, 1)
+    x[0, :5] = 1
+    sizes, *_ = _described(Rows(x - x.mean(), None), x[:, :, 0], torch.tensor([n]))
+    assert sizes.tolist() == [[n - 5, 5]]
 
 
 def test_identical_histories_are_not_split() -> None:

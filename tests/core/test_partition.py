@@ -1,5 +1,6 @@
 """partition and rebalance: every sample kept, both clusters of a class equal in the end, minorities found."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,32 @@ def test_a_planted_minority_is_found() -> None:
     assert (parts.minority & late).sum() / parts.minority.sum() > 0.95
     assert (parts.separation > 0.5).all() and not parts.unsplit
     assert ((parts.margin > 0) == parts.minority).all()
+
+
+class OnGPU(torch.Tensor):
+    """A tensor that says it lies on a GPU; in float64, which the kernels leave to plain passes."""
+
+    is_cuda = True
+
+
+def test_many_histories_on_a_gpu_are_split_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, y, _ = planted()
+    names = np.array(["a", "b", "c"])[y]
+    monkeypatch.setattr("evenhand.core.kmeans._HUGE", 1000)
+    module = sys.modules["evenhand.core.partition"]
+    expected = partition(losses, names)
+    monkeypatch.setattr(module, "as_real", None)  # which would copy them
+    found = partition(torch.from_numpy(losses).as_subclass(OnGPU), names)
+    assert type(found.minority) is np.ndarray and type(found.margin) is np.ndarray
+    np.testing.assert_array_equal(found.minority, expected.minority)
+    np.testing.assert_array_equal(found.sizes, expected.sizes)
+    np.testing.assert_array_equal(found.classes, expected.classes)
+    np.testing.assert_allclose(found.margin, expected.margin, atol=1e-4)
+    with pytest.raises(ValueError, match="one row per sample, got 1200 and 1199"):
+        partition(torch.from_numpy(losses).as_subclass(OnGPU), names[1:])
+    losses[3, 4] = np.nan
+    with pytest.raises(ValueError, match=r"must be finite, got nan to nan; .* lower learning rate"):
+        partition(torch.from_numpy(losses).as_subclass(OnGPU), names)
 
 
 @given(st.integers(0, 10_000), st.integers(2, 60), st.integers(1, 8), st.integers(1, 7))

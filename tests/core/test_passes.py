@@ -41,8 +41,7 @@ def test_the_kernel_equals_plain_passes() -> None:
 
 @pytest.mark.parametrize("num_classes", [1, 4, 70])
 def test_as_good_as_the_search_on_all_rows(num_classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "_LEAST", 256)
-    monkeypatch.setattr(large, "_MOST", 1024)
+    monkeypatch.setattr(large, "_MOST", 2048)
     monkeypatch.setattr(passes, "_BLOCK", 20 * 3000)  # several blocks
     x, labels = curves(14_000), torch.arange(14_000) % num_classes * 3
     found, wanted = two_means_on_device(x, labels), two_means(x, labels)
@@ -54,6 +53,26 @@ def test_as_good_as_the_search_on_all_rows(num_classes: int, monkeypatch: pytest
     assert agree > 0.99 and torch.allclose(found.centroids, wanted.centroids, atol=0.05)
     again = two_means_on_device(x, labels)
     assert torch.equal(again.assignment, found.assignment) and torch.equal(again.margin, found.margin)
+
+
+def heavy(kind: str, samples: int, epochs: int) -> Tensor:
+    """Rows of which few are far out: in any direction, with few spikes, or in all epochs alike."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(samples, epochs))
+    if kind == "any direction":
+        x *= random.pareto(1.5, size=(samples, 1)) / np.linalg.norm(x, axis=1, keepdims=True)
+    elif kind == "spikes":
+        x = random.exponential(size=x.shape) * (random.random(x.shape) < 0.1)
+    else:
+        x = np.exp(1.5 * x)
+    return torch.from_numpy(x)
+
+
+@pytest.mark.parametrize("epochs", [2, 20])
+@pytest.mark.parametrize("kind", ["any direction", "spikes", "lognormal"])
+def test_heavy_tails_are_split_as_well_as_by_the_search(kind: str, epochs: int) -> None:
+    x = heavy(kind, 50_000, epochs)
+    assert float(two_means_on_device(x).inertia) <= 1.001 * float(two_means(x).inertia)
 
 
 def test_the_description_is_that_of_the_assignment() -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from evenhand.core.arrays import as_numpy, as_real
-from evenhand.core.search import SEARCHED, Rows, best_split
+from evenhand.core.search import SEARCHED, Rows, added, best_split
 
 _BUCKET = 1 << 18  # numbers worked on at once: what fits into a processor core's own cache
 _PRECISION = {np.dtype(np.float16): np.float32, np.dtype(np.float32): np.float32}
@@ -99,11 +99,18 @@ def two_means(
     return found
 
 
+def on_device(histories: object) -> TypeGuard[Tensor]:
+    """Whether histories lie on a GPU and are so many that they are split there."""
+    if not isinstance(histories, Tensor):
+        return False
+    return histories.is_cuda and histories.ndim == 2 and histories.numel() > _HUGE
+
+
 def _from_device(
     histories: Tensor, labels: Tensor | npt.ArrayLike | None, assignment: Tensor | npt.ArrayLike | None
 ) -> TwoMeans:
     """The two clusters of histories on a GPU: found there if they are many, on the CPU if they are few."""
-    if histories.numel() > _HUGE and assignment is None:
+    if on_device(histories) and assignment is None:
         from evenhand.core.large import two_means_on_device
 
         return two_means_on_device(histories, labels)
@@ -217,8 +224,8 @@ def _solve(
     else:
         inside = best_split(rows, counts)
     inside = inside * padded
-    inside[inside.sum(1) == counts] = 0  # one cluster is no split
-    sizes, centroids, margin, between = _described(rows, inside)
+    inside[(inside > 0).sum(1) == counts] = 0  # one cluster is no split
+    sizes, centroids, margin, between = _described(rows, inside, counts)
     total = rows.norms.sum(1, dtype=torch.float64)
     inertia, tight = (total - between) * scale**2, total - between < rows.tight * total
     centroids, total = mean[:, None] + scale[:, None, None] * centroids, total * scale**2
@@ -259,7 +266,7 @@ def _standardised(x: Tensor, valid: Tensor | None, counts: Tensor) -> tuple[Tens
     scale = torch.where(scale > 0, scale, 1.0)
     x /= scale[:, None, None]
     x = x if x.shape[1] <= SEARCHED else x.float()
-    shift = torch.bmm(x.new_ones(len(x), 1, x.shape[1]), x) / counts[:, None, None]
+    shift = added(x.new_ones(len(x), 1, x.shape[1]), x) / counts[:, None, None]
     x -= shift
     if valid is not None:
         x *= valid[:, :, None]
@@ -267,12 +274,13 @@ def _standardised(x: Tensor, valid: Tensor | None, counts: Tensor) -> tuple[Tens
     return x, mean * unit[:, None], scale.double() * unit
 
 
-def _described(rows: Rows, inside: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _described(rows: Rows, inside: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sizes, centroids, margins and variance between, of a split (classes, rows) 0/1, in standard units."""
     now = rows.candidates(inside[:, None])
     p, threshold = rows.boundary(now)
-    sizes = torch.cat([rows.n - now.sizes, now.sizes], 1)
+    chosen = (inside > 0).sum(1)  # counted, since float32 holds no whole number above 2**24
+    sizes = torch.stack([counts - chosen, chosen], 1)
     sums, between = now.sums.double(), now.between[:, :, None]
     centroids = torch.cat([-sums, sums], 1) / sizes.double().clamp(min=1)[:, :, None]
     margin = torch.where(between > 0, (p - threshold) / (2 * between), 0.0)[:, 0]
-    return sizes.long(), centroids, margin.float(), now.between[:, 0].double()
+    return sizes, centroids, margin.float(), now.between[:, 0].double()

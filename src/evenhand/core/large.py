@@ -1,13 +1,15 @@
 """two_means of more histories than a search can hold: a start from a sample, then Lloyd's steps on all rows.
 
-The sample is chosen by the rows' sums, which are their mean losses: of every class, rows evenly spaced in
-that order, from the lowest to the highest. No seed is drawn, and the order of the samples decides nothing but
-ties. The sample is split by the search of search.py. Then every pass over all rows (passes.py) moves each to
-the nearer centroid, until no class's inertia falls by more than 1e-5 of itself in a pass.
+The sample is chosen by the rows' distances from a point amid them: of every class the farthest rows, for few
+rows far out can be a cluster, and others evenly spaced in that order. No seed is drawn, and the order of the
+samples decides nothing but ties. The best splits of the sample are tried on all rows. From the best of them,
+every pass over all rows (passes.py) moves each to the nearer centroid, until no class's inertia falls by more
+than 1e-5 of itself in a pass.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -16,14 +18,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from evenhand.core.kmeans import TwoMeans, class_positions, two_means
+from evenhand.core.kmeans import TwoMeans, class_positions
+from evenhand.core.lines import TAIL
 from evenhand.core.passes import MOST_CLASSES, Fused, Plain
+from evenhand.core.pieces import side_by_side
+from evenhand.core.search import centroids_of_sample
 
-SAMPLE = 81920  # rows on which the start is searched, all classes together
-_LEAST, _MOST = 2048, 32768  # of them, of one class
+SAMPLE = 163840  # rows on which the start is searched, all classes together
+_LEAST, _MOST = 2 * TAIL, 32768  # of them, of one class
 _SETTLED = 1e-5  # an inertia that falls by less, relatively, has settled
 _NOISE = 1e-6  # of a class's total: what sums in float32 cannot tell
 _PASSES = 100
+_TRIED = 8  # starts tried on all rows
 
 
 def two_means_on_device(histories: Tensor, labels: Tensor | npt.ArrayLike | None = None) -> TwoMeans:
@@ -99,14 +105,18 @@ def _solve(data: Plain, classes: npt.NDArray[Any]) -> TwoMeans:
     if not bool(squares.isfinite().all()):
         low, high = (float(end) for end in torch.aminmax(data.x))
         if not (math.isfinite(low) and math.isfinite(high)):
-            raise ValueError(f"histories must be finite, got {low:g} to {high:g}")
+            raise ValueError(
+                f"histories must be finite, got {low:g} to {high:g}; "
+                "a training that diverges needs a lower learning rate"
+            )
         wide = Plain(data.x, data.position, data.num_classes, torch.zeros_like(data.origin))
         wide.dtype = torch.float64  # squares of these numbers overflow in float32
         return _solve(wide, classes)
     mean = sums / counts[:, None]
     total = (squares - counts * (mean + data.shift - data.origin).square().sum(1)).clamp(min=0)
-    centroids = _start(data, keys, counts) - data.shift
+    starts = _start(data, keys, counts) - data.shift
     del keys
+    centroids = _best_start(data, starts, counts, mean)
     total[(centroids[:, 0] == centroids[:, 1]).all(1)] = 0  # identical rows; what else is left is rounding
     inertia = torch.full_like(total, torch.inf)
     for _ in range(_PASSES):
@@ -146,21 +156,33 @@ def _marked(
 
 
 def _start(data: Plain, keys: Tensor, counts: Tensor) -> Tensor:
-    """Two centroids for every class, (classes, 2, epochs): a sample's; equal ones leave it whole."""
+    """Centroids for every class, (tried, classes, 2, epochs): a sample's; equal ones leave it whole."""
     most = min(max(SAMPLE // data.num_classes, _LEAST), _MOST)
+    sizes = [int(count) for count in counts]
+    tailed = [size > most for size in sizes]
     chosen = []
-    for c, count in enumerate(counts.tolist()):
+    for c, size in enumerate(sizes):
         own = None if data.position is None else (data.position == c).nonzero()[:, 0]
-        order = (keys if own is None else keys[own]).argsort(stable=True)
-        spaced = torch.linspace(0, count - 1, min(int(count), most), dtype=torch.float64)
-        rows = order[spaced.round().long().to(order.device)]
+        order = (keys if own is None else keys[own]).argsort(stable=True, descending=True)
+        number, tail = min(size, most), TAIL if tailed[c] else 0
+        spaced = torch.linspace(tail, size - 1, number - tail, dtype=torch.float64).round().long()
+        rows = order[torch.cat([torch.arange(tail), spaced]).to(order.device)]
         chosen.append(rows if own is None else own[rows])
-    labels = np.repeat(np.arange(data.num_classes), [len(rows) for rows in chosen])
-    found = two_means(data.rows(torch.cat(chosen)), labels)
-    centroids = found.centroids.clone()
-    whole = found.sizes[:, 1] == 0
-    centroids[whole] = centroids[whole, :1].expand(-1, 2, -1)
-    return centroids
+    samples = torch.split(data.rows(torch.cat(chosen)), [len(rows) for rows in chosen])
+    with side_by_side() as pool:
+        found = pool.map(centroids_of_sample, samples, sizes, tailed, itertools.repeat(_TRIED))
+        return torch.stack(list(found), 1)
+
+
+def _best_start(data: Plain, starts: Tensor, counts: Tensor, mean: Tensor) -> Tensor:
+    """Of every class the start that is best after a step on all rows: on a sample, good ones look alike."""
+    best, most = starts[0], torch.zeros(data.num_classes, dtype=torch.float64)
+    for start in starts:
+        sizes, sums = data.split(*_boundary(start)[:2])
+        moved, between = _updated(start, counts, mean, sizes, sums)
+        best = torch.where((between > most)[:, None, None], moved, best)
+        most = torch.maximum(most, between)
+    return best
 
 
 def _boundary(centroids: Tensor) -> tuple[Tensor, Tensor, Tensor]:

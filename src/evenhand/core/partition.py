@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from evenhand.core.arrays import as_real, compact_positions, read_arrays
-from evenhand.core.kmeans import TwoMeans, as_labels, as_matrix, class_positions, two_means
+from evenhand.core.kmeans import TwoMeans, as_labels, as_matrix, class_positions, on_device, two_means
 from evenhand.core.pieces import side_by_side
 from evenhand.core.streaming import STREAMED, streamed
 from evenhand.core.summary import Cut, cut_in_two
@@ -109,14 +110,18 @@ def partition(
     sample, with identical histories or for which `cluster` gives one cluster stays whole and is named in
     `unsplit`. `cluster` replaces k-means: a function from one class's histories to 0 or 1 per sample, or a
     scikit-learn estimator such as `MiniBatchKMeans(2)`. Histories of more than a GiB are read in blocks, and
-    may be a memory-mapped file larger than memory. With `across_ranks`, every rank of a distributed training
-    gives its own part of the samples; `sizes` and `separation` are then those of all ranks.
+    may be a memory-mapped file larger than memory; many histories on a GPU are split there. With
+    `across_ranks`, every rank of a distributed training gives its own part of the samples; `sizes` and
+    `separation` are then those of all ranks.
 
     >>> parts = partition([[0.9, 0.1], [0.8, 0.1], [0.9, 0.8], [0.7, 0.7]], [0, 0, 0, 1])
     >>> parts.minority.tolist(), parts.sizes.tolist(), parts.unsplit
     ([False, False, True, False], [[2, 1], [1, 0]], {1: 'one sample'})
     """
-    losses, names = as_real(losses, "losses"), as_labels(labels)
+    names = as_labels(labels)
+    if on_device(losses) and cluster is None and not across_ranks:
+        return _from_device(losses, names)
+    losses = as_real(losses, "losses")
     if losses.ndim == 1:
         if cluster is not None or across_ranks:
             raise ValueError(
@@ -136,6 +141,19 @@ def partition(
     classes, position = class_positions(names)
     given = None if cluster is None else _own_clusters(histories, position, classes, cluster)
     return _of_clusters(two_means(histories, position, assignment=given), names, classes, position)
+
+
+def _from_device(losses: Tensor, names: npt.NDArray[Any]) -> Partition:
+    """The partition of many histories on a GPU, found there; the answer comes to the CPU."""
+    if len(names) != len(losses):
+        raise ValueError(
+            f"losses and labels must have one row per sample, got {len(losses)} and {len(names)}"
+        )
+    classes, position = compact_positions(names)
+    kind = np.uint8 if len(classes) <= 256 else np.int32
+    found = two_means(losses, torch.from_numpy(position.astype(kind, copy=False)).to(losses.device))
+    found = replace(found, assignment=found.assignment.cpu(), margin=found.margin.cpu())
+    return _of_clusters(found, names, classes, position)
 
 
 def _among(classes: npt.NDArray[Any], names: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -17,20 +17,21 @@ Arrays are padded with zero rows where classes differ in size, and shaped (class
 
 from __future__ import annotations
 
-import itertools
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from evenhand.core.lines import TAIL, directions
+
 SEARCHED = 2048  # larger classes are searched on a sample of their rows, in float32
 _SAMPLE = 2048
-_TAIL = 1024  # of the sample, the rows farthest from the mean: few rows far out can be a cluster
 _TRIED = 32  # cuts tried on all rows
 _STEPS = 300
+_PIECE = 1024  # rows added up in float32; sums of many more equal numbers drift
 _ROUNDS = ((12, 0.02, 4), (8, 0.01, 30))  # in large classes: keep so many, within so much of the best; steps
+_SAMPLE_ROUNDS = ((12, 5), (3, 50))  # on a weighted sample: keep so many of the best cuts; steps
 
 
 class Candidates(NamedTuple):
@@ -58,9 +59,9 @@ class Rows:
         self.mean: Tensor | None = None  # (classes, 1, epochs), which is not quite zero in a sample
         if sampled_from is not None:
             self.n = sampled_from
-            self.weight = (self.n - _TAIL) / (x.shape[1] - _TAIL)
-            rest = x[:, _TAIL:].sum(1) * self.weight
-            self.mean = ((x[:, :_TAIL].sum(1) + rest) / self.n)[:, None]
+            self.weight = (self.n - TAIL) / (x.shape[1] - TAIL)
+            rest = x[:, TAIL:].sum(1) * self.weight
+            self.mean = ((x[:, :TAIL].sum(1) + rest) / self.n)[:, None]
         # Gains below what the arithmetic can tell are no gains; below what share inertia cannot be told.
         precise = x.dtype == torch.float64
         self.noise, self.tight = self.total * (1e-14 if precise else 1e-6), 1e-6 if precise else 1e-2
@@ -73,8 +74,8 @@ class Rows:
         if self.valid is not None:
             inside *= self.valid
         if self.weight is not None:
-            inside[:, :, _TAIL:] *= self.weight[:, :, None]
-        sums, sizes = torch.bmm(inside, self.x), inside.sum(2)
+            inside[:, :, TAIL:] *= self.weight[:, :, None]
+        sums, sizes = added(inside, self.x), inside.sum(2)
         if self.mean is not None:
             sums -= sizes[:, :, None] * self.mean
         product = sizes * (self.n - sizes)
@@ -89,9 +90,9 @@ class Rows:
     def sample(self, counts: Tensor) -> Rows:
         """The rows farthest from the mean, and evenly spaced ones of the others, by distance."""
         order = torch.from_numpy(np.argsort(-self.norms.numpy(), 1))
-        spaced = torch.linspace(0, 1, _SAMPLE - _TAIL, dtype=torch.float64) * (counts[:, None] - 1 - _TAIL)
-        spaced = order.gather(1, (spaced + _TAIL).round().long())
-        return Rows(self.at(torch.cat([order[:, :_TAIL], spaced], 1)), None, sampled_from=self.n)
+        spaced = torch.linspace(0, 1, _SAMPLE - TAIL, dtype=torch.float64) * (counts[:, None] - 1 - TAIL)
+        spaced = order.gather(1, (spaced + TAIL).round().long())
+        return Rows(self.at(torch.cat([order[:, :TAIL], spaced], 1)), None, sampled_from=self.n)
 
     def cuts(self, lines: Tensor) -> Tensor:
         """The two best cuts of the rows' projections on each line, far from one another, (…, 2 lines, 1).
@@ -105,7 +106,7 @@ class Rows:
             # The last bit of a projection says whether its row is of the tail: so the sort need not carry it.
             bits = p.view(torch.int32)
             bits &= -2
-            bits[:, :, :_TAIL] |= 1
+            bits[:, :, :TAIL] |= 1
         p = torch.from_numpy(np.sort(p.numpy(), 2))
         if self.weight is None:
             left = torch.arange(1, p.shape[2] + 1, dtype=p.dtype)
@@ -210,6 +211,14 @@ class Rows:
         return now
 
 
+def added(inside: Tensor, x: Tensor) -> Tensor:
+    """What (classes, candidates, rows) choose of (classes, rows, epochs), added up piece by piece."""
+    total = x.new_zeros(*inside.shape[:2], x.shape[2], dtype=torch.float64)
+    for part, rows in zip(torch.split(inside, _PIECE, 2), torch.split(x, _PIECE, 1), strict=True):
+        total += torch.bmm(part, rows)
+    return total.to(x.dtype)
+
+
 def best_split(rows: Rows, counts: Tensor) -> Tensor:
     """The best split found of every class, (classes, rows) 0/1."""
     large = rows.x.shape[1] > SEARCHED
@@ -233,57 +242,47 @@ def best_split(rows: Rows, counts: Tensor) -> Tensor:
     return rows.settle(now).inside[:, 0]
 
 
-def directions(rows: Rows) -> Tensor:
-    """Lines along which good cuts often lie, (classes, directions, epochs); none is drawn by chance.
+def centroids_of_sample(x: Tensor, count: int, tailed: bool, keep: int = 1) -> Tensor:
+    """The centroids, (keep, 2, epochs) float64, of the best splits of a class of `count` rows, best first.
 
-    Between all pairs of few rows; else mixtures of the principal axes, towards the farthest rows, the
-    epochs of the largest variance, and the mean over epochs.
+    x is a sample of the rows. Tailed, it begins with its tail; else it is taken for the whole class. Equal
+    centroids where nothing can be split. Fewer splits than asked for are repeated.
     """
-    x = rows.x
-    classes, count, epochs = x.shape
-    if count <= 16:
-        first, second = torch.triu_indices(count, count, 1)
-        return x[:, first] - x[:, second]
-    weighted = x
-    if rows.weight is not None:
-        weighted = x.clone()
-        weighted[:, _TAIL:] *= rows.weight[:, :, None]
-    axes, deviation = _principal(x, weighted, min(8, epochs, count))
-    signs, mixtures = _mixtures(axes.shape[1])
-    real = deviation > (1e-6 if x.dtype == torch.float64 else 3e-3) * deviation[:, :1]
-    evened = torch.where(real, 1 / deviation.clamp(min=1e-30), 0.0)[:, :, None] * axes
-    strongest = (x * weighted).sum(1).topk(min(epochs, 10), 1).indices
-    return torch.cat(
-        [
-            signs.to(x.dtype) @ evened[:, : signs.shape[1]],
-            mixtures.to(x.dtype) @ (deviation[:, :, None] * axes),
-            rows.at(rows.norms.topk(4, 1).indices),
-            torch.nn.functional.one_hot(strongest, epochs).to(x.dtype),
-            x.new_ones(classes, 1, epochs),
-        ],
-        1,
-    )
+    small = len(x) <= SEARCHED and not tailed
+    x = x.double() if small else x
+    origin, x = x[:1].double(), x - x[:1]
+    scale = x.abs().max()
+    if scale == 0:
+        return origin.expand(keep, 2, -1)
+    x = x.div_(scale) if small else x.div_(scale).float()
+    n = torch.tensor([[float(count if tailed else len(x))]])
+    mean = x.mean(0, dtype=torch.float64)
+    if tailed:
+        weight = (count - TAIL) / (len(x) - TAIL)
+        mean = (x[:TAIL].double().sum(0) + weight * x[TAIL:].sum(0, dtype=torch.float64)) / count
+    rows = Rows((x - mean.to(x.dtype))[None], None, sampled_from=n if tailed else None)
+    counts = torch.tensor([len(x)])
+    now = _best_starts(rows, keep) if tailed else rows.candidates(best_split(rows, counts)[:, None])
+    sums, size = now.sums[0].double(), now.sizes[0].double()[:, None]
+    centroids = torch.stack([-sums / (n - size).clamp(min=1), sums / size.clamp(min=1)], 1)
+    centroids[((size == 0) | (size == n))[:, 0]] = 0
+    return origin + scale.double() * (mean + centroids[torch.arange(keep).clamp(max=len(centroids) - 1)])
 
 
-def _principal(x: Tensor, weighted: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The first principal axes, (classes, axes, epochs), and the deviations along them."""
-    if x.shape[1] < x.shape[2]:  # fewer rows than epochs: their products are the smaller matrix
-        square, vectors = torch.linalg.eigh(torch.bmm(x, x.transpose(1, 2)))
-        deviation = square[:, -count:].flip(1).clamp(min=0).sqrt()
-        axes = torch.bmm(vectors[:, :, -count:].flip(2).transpose(1, 2), x)
-        return axes / deviation.clamp(min=1e-30)[:, :, None], deviation
-    square, vectors = torch.linalg.eigh(torch.bmm(x.transpose(1, 2), weighted))
-    deviation = square[:, -count:].flip(1).clamp(min=0).sqrt()
-    return vectors[:, :, -count:].flip(2).transpose(1, 2), deviation
-
-
-@cache
-def _mixtures(count: int) -> tuple[Tensor, Tensor]:
-    """How axes are mixed: all signs of the first three, and fixed weights of all; more where axes are few."""
-    signs = itertools.product((0, 1, -1), repeat=min(count, 3))
-    one_way = [sign for sign in signs if next((s for s in sign if s), 0) == 1]
-    weights = np.random.default_rng(0).standard_normal((48 if count <= 3 else 16, 8))[:, :count]
-    return torch.tensor(one_way), torch.from_numpy(weights)
+def _best_starts(rows: Rows, keep: int) -> Candidates:
+    """The best of several cuts of a weighted sample, each improved by Lloyd's steps."""
+    lines = directions(rows)
+    cuts, lines = rows.cuts(lines), torch.cat([lines, lines], 1)
+    now = rows.candidates(torch.bmm(lines, rows.transposed) > cuts)
+    for kept, steps in _SAMPLE_ROUNDS:
+        now = rows.best(now, max(kept, keep))
+        for _ in range(steps):
+            p, threshold = rows.boundary(now)
+            new = rows.candidates(p > threshold)
+            if not (new.between > now.between + rows.slack).any():
+                break
+            now = new
+    return rows.best(now, keep)
 
 
 def _choose(take: Tensor, new: Candidates, old: Candidates) -> Candidates:

@@ -19,13 +19,12 @@ from evenhand.core import ranks
 from evenhand.core.arrays import compact_positions
 from evenhand.core.kmeans import TwoMeans, as_labels
 from evenhand.core.pieces import Piece, Stream, projected, side_by_side
-from evenhand.core.search import SEARCHED, Candidates, Rows, best_split, directions
-from evenhand.core.survey import TAIL, Survey, survey
+from evenhand.core.search import centroids_of_sample
+from evenhand.core.survey import Survey, survey
 
 STREAMED = 1 << 28  # numbers; a larger matrix is not copied into memory
 _PASSES = 100
 _SETTLED = 1e-4
-_ROUNDS = ((12, 5), (3, 50))  # on the sample: keep so many of the best cuts, and improve them so often
 _CHUNK = 1 << 22
 
 
@@ -96,52 +95,8 @@ def _common(
 
 def _start(stream: Stream, found: Survey) -> Tensor:
     """Two centroids of every class, (classes, 2, epochs) float64; equal ones where nothing can be split."""
-
-    def start(count: int, x: Tensor, tailed: bool) -> Tensor:
-        x = x.double() if len(x) <= SEARCHED and not tailed else x
-        origin = x[:1].double()
-        shifted = x - x[:1]
-        scale = shifted.abs().max()
-        if scale == 0:
-            return origin.expand(2, -1)
-        return origin + scale.double() * _split(shifted.div_(scale), count, tailed)
-
-    return torch.stack(
-        list(stream.pool.map(start, stream.counts.tolist(), found.samples, found.tailed.tolist()))
-    )
-
-
-def _split(x: Tensor, count: int, tailed: bool) -> Tensor:
-    """The centroids, (2, epochs) float64, of the best split of a sample; equal ones where there is none."""
-    n = torch.tensor([[float(len(x))]])
-    mean = x.mean(0, dtype=torch.float64)
-    if tailed:
-        n = torch.tensor([[float(count)]])
-        weight = (count - TAIL) / (len(x) - TAIL)
-        mean = (x[:TAIL].double().sum(0) + weight * x[TAIL:].sum(0, dtype=torch.float64)) / count
-    rows = Rows((x - mean.to(x.dtype))[None], None, sampled_from=n if tailed else None)
-    counts = torch.tensor([len(x)])
-    now = _best_start(rows) if tailed else rows.candidates(best_split(rows, counts)[:, None])
-    sums, size = now.sums[0, 0].double(), now.sizes[0, 0].double()
-    if not 0 < size < n:
-        return mean.expand(2, -1)
-    return mean + torch.stack([-sums / (n[0] - size), sums / size])
-
-
-def _best_start(rows: Rows) -> Candidates:
-    """The best of several cuts of a weighted sample, each improved by Lloyd's steps."""
-    lines = directions(rows)
-    cuts, lines = rows.cuts(lines), torch.cat([lines, lines], 1)
-    now = rows.candidates(torch.bmm(lines, rows.transposed) > cuts)
-    for keep, steps in _ROUNDS:
-        now = rows.best(now, keep)
-        for _ in range(steps):
-            p, threshold = rows.boundary(now)
-            new = rows.candidates(p > threshold)
-            if not (new.between > now.between + rows.slack).any():
-                break
-            now = new
-    return rows.best(now, 1)
+    given = (found.samples, stream.counts.tolist(), found.tailed.tolist())
+    return torch.cat(list(stream.pool.map(centroids_of_sample, *given)))
 
 
 def _pass(

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from evenhand.core import ranks
+from evenhand.core.lines import TAIL
 from evenhand.core.pieces import TOGETHER, Piece, Stream, counted, projected
 
-TAIL = 1024  # rows farthest from the mean; search.py's Rows expects so many
 _SAMPLE = 1 << 15  # rows of a class at most
 _SAMPLE_BYTES = 1 << 28  # of all classes together
 
