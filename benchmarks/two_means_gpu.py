@@ -114,7 +114,7 @@ def correctness(device: str, kind: type[Plain]) -> None:
         "classes",
         "total sums",
         "squares",
-        "keys",
+        "distances",
         "margin",
         "sizes, marked",
         "sizes",
@@ -169,9 +169,10 @@ def converge(x: Tensor, classes: int, copied: float) -> None:
     speed = x.numel() * x.element_size() / each
     moments, mark = (1000 * sum(Clocked.took[name]) for name in ("moments", "mark"))
     print(f"whole call: first {whole[0]:.3f} s (compiles), then {whole[1]:.3f} s and {whole[2]:.3f} s")
-    print(f"of the last: {len(splits)} iterations of {1000 * each:.2f} ms, start {starting[-1]:.3f} s")
+    tried = f"{large._TRIED} of them to try a start each"
+    print(f"of the last: {len(splits)} passes of {1000 * each:.2f} ms, {tried}; start {starting[-1]:.3f} s")
     print(f"moments {moments:.1f} ms, marking the rows {mark:.1f} ms")
-    print(f"an iteration reads {speed / 1e12:.2f} TB/s = {100 * speed / copied:.0f}% of the copy's")
+    print(f"a pass reads {speed / 1e12:.2f} TB/s = {100 * speed / copied:.0f}% of the copy's")
     first, last = runs[0], runs[-1]
     fields = ("assignment", "margin", "sizes", "centroids", "inertia", "total")
     same = all(torch.equal(getattr(first, name), getattr(last, name)) for name in fields)
