@@ -47,3 +47,14 @@ def weighted_mean(correct: Tensor, weight: Tensor | None) -> float:
     if weight is None:
         return correct.double().mean().item()
     return ((correct.double() * weight).sum() / weight.double().sum()).item()
+
+
+def standard_error(correct: Tensor, weight: Tensor | None) -> float:
+    """How far such an accuracy typically lies from that of other samples of the same kind.
+
+    >>> standard_error(torch.tensor([True, True, False, False]), None)
+    0.25
+    """
+    share = torch.ones(len(correct)).double() if weight is None else weight.double()
+    errors = share * (correct.double() - weighted_mean(correct, weight))
+    return (errors.norm() / share.sum()).item()

@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from evenhand.core import ranks
 from evenhand.core.history import LossHistory
 from evenhand.training import sync
+from evenhand.training.average import Average
 from evenhand.training.batches import Batches, batch_sizes
-from evenhand.training.evaluation import autocast, evaluate, weighted_mean
+from evenhand.training.evaluation import autocast, evaluate, standard_error, weighted_mean
 from evenhand.training.histories import Histories
 from evenhand.training.objective import Objective, Tap
 from evenhand.training.progress import Silent
@@ -69,6 +70,8 @@ class Training:
         self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
             self.optimizer, factor=recipe.plateau_factor, patience=recipe.plateau_epochs
         )
+        steps = len(batch_sizes(len(train.split), train.batch_size))
+        self.average = Average(self.model, steps) if recipe.average else None
         self._cumulative = None if draw is None else draw.double().cumsum(0)
         self.epoch = 0
         self.log: list[dict[str, Any]] = []
@@ -80,6 +83,11 @@ class Training:
     def _parameters(self) -> list[nn.Parameter]:
         extra = self.objective.parameters() if isinstance(self.objective, nn.Module) else ()
         return [*self.model.parameters(), *extra]
+
+    @property
+    def handed_over(self) -> nn.Module:
+        """The model that is validated and kept: the average, where the recipe asks for it."""
+        return self.model if self.average is None else self.average.model
 
     # -- state ---------------------------------------------------------------------------------------
 
@@ -97,6 +105,7 @@ class Training:
             "log": self.log,
             "seconds": self.seconds,
             "histories": None if self.histories is None else self.histories.sums,
+            "average": None if self.average is None else self.average.state_dict(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -107,6 +116,8 @@ class Training:
         self.epoch, self.log, self.best = state["epoch"], list(state["log"]), state["best"]
         self.rules = {name: Rule(**values) for name, values in state["rules"].items()}
         self.seconds = state["seconds"]
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
         if self.histories is not None:
             self.histories.restore(self.epoch, state.get("histories"))
 
@@ -142,8 +153,7 @@ class Training:
             return
         self._write_log()  # first, because whoever finds the snapshot also wants the curve up to it
         state = self.state()
-        if name in self.best:
-            state["model"] = self.best[name]
+        state["model"] = self.best.get(name, self.handed_over.state_dict())
         save_checkpoint(self.folder / f"{name}.ckpt", {**state, "best": {}})
 
     # -- epochs --------------------------------------------------------------------------------------
@@ -151,7 +161,8 @@ class Training:
     def run(self, stop: str | int) -> None:
         """Train until the rule `stop` has fired, or for `stop` epochs in all."""
         limit = stop if isinstance(stop, int) else self.recipe.epochs
-        sync.copy_from_first(self.model)
+        for model in dict.fromkeys([self.model, self.handed_over]):
+            sync.copy_from_first(model)
         steps = self.recipe.epochs * (len(self.train.split) // self.train.batch_size)
         resident = self.train.source.resident
         fast = quickest(self.model, self.recipe, self.device, steps=steps, resident=resident)
@@ -189,14 +200,19 @@ class Training:
                 continue
             accuracy = row["accuracy"] if name == "train" else row["val_accuracy"]
             due = name == "train" or self.epoch % self.recipe.check_every == 0 or self._at_end()
-            if due and rule.check(accuracy, self.recipe) and self.recipe.keep == "best":
+            if due and self._keeps(rule.check(accuracy, self.recipe), rule.best - accuracy, row, name):
                 self.best[name] = {
-                    key: value.detach().cpu().clone() for key, value in self.model.state_dict().items()
+                    key: value.detach().cpu().clone() for key, value in self.handed_over.state_dict().items()
                 }
             if rule.waited >= self.recipe.patience or self._at_end():
                 rule.stopped = self.epoch
                 fired.append(name)
         return fired
+
+    def _keeps(self, gain: bool, below: float, row: dict[str, Any], rule: str) -> bool:
+        """Whether the weights are worth keeping for now, being so far below the best."""
+        allowed = row.get("val_error", 0.0) if rule == "val" else 0.0
+        return gain if self.recipe.keep == "best" else self.recipe.keep == "near" and below <= allowed
 
     def _at_end(self) -> bool:
         return self.epoch >= self.recipe.epochs
@@ -235,6 +251,8 @@ class Training:
         """The step that follows the last slice of a batch."""
         sync.add_gradients(self._parameters())
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update(self.model)
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.advance(num_samples)
 
@@ -267,8 +285,10 @@ class Training:
         row["lr"] = self.optimizer.param_groups[0]["lr"]
         due = "val" in self.rules and self.epoch % self.recipe.check_every == 0
         if self.histories is not None or due or self._at_end():
-            losses, correct = evaluate(self.model, self.val, self.recipe)
+            losses, correct = evaluate(self.handed_over, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
+            if self.recipe.keep == "near":
+                row["val_error"] = standard_error(correct, self.val.split.weight)
             if self.histories is not None:
                 own = torch.arange(*ranks.part(len(losses)))  # all ranks know all: each records a part
                 self._record(self.histories.val_losses, own, losses[own])

@@ -34,7 +34,10 @@ class Recipe:
     check_every: int = 5
     patience: int = 5
     delta: float = 0.001
-    keep: Literal["last", "best"] = "last"  # which weights a stopped training hands over
+    # Which weights a stopped training hands over: the last, those of the best check, or the last of those
+    # that were near the best, at most the standard error of an accuracy below it.
+    keep: Literal["last", "best", "near"] = "last"
+    average: bool = False  # validate and hand over weights averaged over about the last epoch of steps
 
     # The learning rate is multiplied by `plateau_factor` when the training loss plateaus for this long.
     plateau_epochs: int = 10
@@ -73,7 +76,7 @@ class Recipe:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         choices = {
             "optimizer": ("adam", "sgd"),
-            "keep": ("last", "best"),
+            "keep": ("last", "best", "near"),
             "precision": ("auto", "fp32", "bf16"),
             "compile": ("auto", "on", "off"),
         }

@@ -1,0 +1,138 @@
+"""Averaged weights, and validation by other weights of its samples."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from shortcut import shortcut_task
+from test_run import Interrupted, StopAt, make_run
+from torch import nn
+
+from evenhand import Recipe, Task, execute
+from evenhand.training import loop
+from evenhand.training.average import Average
+from evenhand.training.data import checksum
+from evenhand.training.evaluation import standard_error, weighted_mean
+from evenhand.training.loop import seed_epoch
+from evenhand.training.progress import Silent
+from evenhand.training.record import key_of
+
+
+def same(first: nn.Module, second: nn.Module) -> bool:
+    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+# -- averaged weights ------------------------------------------------------------------------------------
+
+
+def test_the_average_is_that_of_a_plain_loop(tiny: Task, tmp_path: Path) -> None:
+    run = make_run(tiny, tmp_path, tiny.recipe.replace(epochs=2, average=True))
+    fit = run.fit("erm", stop=2)
+    model, y = run.make_model(), tiny.train.y
+    optimizer = torch.optim.Adam(model.parameters(), lr=tiny.recipe.lr)
+    mean = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    taken = 0
+    for epoch in range(2):
+        order = np.random.default_rng(seed_epoch(0, "erm", epoch, torch.device("cpu"))[0]).permutation(60)
+        for start in range(0, 60, 16):
+            rows = order[start : start + 16]
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(tiny.train.x[rows]), y[rows]).backward()
+            optimizer.step()
+            taken += 1
+            for name, value in model.state_dict().items():
+                mean[name] += (value - mean[name]) / min(taken, 4)  # an epoch has four steps
+    for name, value in fit.model.state_dict().items():
+        torch.testing.assert_close(value, mean[name], rtol=1e-5, atol=1e-6)
+    hits = fit.model(tiny.val.x).argmax(1) == tiny.val.y
+    assert np.array_equal(hits, fit.val_hits[:, -1]), "it is also what is validated"
+
+
+def test_running_statistics_are_averaged_and_counts_are_copied() -> None:
+    norm = nn.BatchNorm1d(2)
+    average = Average(norm, steps=2)
+    for _ in range(3):
+        norm(torch.randn(8, 2))
+        average.update(norm)
+    assert average.model.num_batches_tracked == 3
+    assert not torch.equal(average.model.running_mean, norm.running_mean)
+
+
+def test_a_killed_training_continues_to_the_same_average(tmp_path: Path) -> None:
+    task, runs = shortcut_task(epochs=5), (tmp_path / "whole", tmp_path / "killed")
+    recipe = task.recipe.replace(average=True, keep="best")
+    whole = execute(task, "erm", recipe=recipe, runs=runs[0], device="cpu", show=Silent())
+    with pytest.raises(Interrupted):
+        execute(task, "erm", recipe=recipe, runs=runs[1], device="cpu", show=StopAt("erm", 3))
+    again = execute(task, "erm", recipe=recipe, runs=runs[1], device="cpu", show=Silent())
+    files = [(record.path / "model.safetensors").read_bytes() for record in (whole, again)]
+    assert files[0] == files[1]
+    plain = execute(task, "erm", runs=runs[0], device="cpu", show=Silent())
+    assert (plain.path / "model.safetensors").read_bytes() != files[0]
+
+
+# -- other validation ------------------------------------------------------------------------------------
+
+
+def weighted(task: Task, weight: torch.Tensor):
+    return dataclasses.replace(task.val, weight=weight.float())
+
+
+def test_other_weights_decide_which_model_is_kept(tiny: Task, tmp_path: Path) -> None:
+    recipe = Recipe(epochs=6, batch_size=16, check_every=1, patience=6, delta=0.0, keep="best")
+    run = make_run(tiny, tmp_path, recipe)
+    val = weighted(tiny, tiny.val.y == 1)
+    fit = run.fit("model", val=val)
+    walk = make_run(tiny, tmp_path / "walk", recipe)
+    models = [walk.fit("model", stop=epoch).model for epoch in range(1, fit.epochs + 1)]
+    scores = [weighted_mean(one(tiny.val.x).argmax(1) == tiny.val.y, val.weight) for one in models]
+    assert same(fit.model, models[int(np.argmax(scores))])
+    curve = [row["val_accuracy"] for row in fit.load()[1]["log"]]
+    np.testing.assert_allclose(curve, scores)
+
+
+def test_a_training_with_other_validation_is_not_taken_for_another(tiny: Task, tmp_path: Path) -> None:
+    run = make_run(tiny, tmp_path)
+    vals = [None, tiny.val, weighted(tiny, tiny.val.y == 0), weighted(tiny, tiny.val.y == 1)]
+    folders = {run.fit("model", val=val).folder for val in vals}
+    assert len(folders) == 4
+
+
+def test_the_keys_of_trainings_without_it_are_as_they_were(tiny: Task, tmp_path: Path) -> None:
+    """Stages of earlier versions are found again."""
+    run, rows = make_run(tiny, tmp_path), tiny.train.take([0, 1, 2, 3])
+    shared = {"task": "tiny", "data": tiny.checksum, "stage": "erm", "recipe": run.recipe.changed()}
+    assert run.fit("erm").folder.name == f"{key_of(shared)}-s0"
+    own = {"run": {"test": 1}, "rows": checksum(rows.index, rows.rows, rows.copies), "draw": "", "start": ""}
+    key = key_of({**shared, **own, "stage": "model", "stop": "val"})
+    assert run.fit("model", rows).folder.name == f"{key}-s0"
+
+
+def test_its_histories_have_its_length(tiny: Task, tmp_path: Path) -> None:
+    fit = make_run(tiny, tmp_path).fit("model", val=tiny.val.take([0, 3, 5]), stop=2, record=True)
+    assert fit.val_losses.shape == (3, 2)
+
+
+# -- near the best ---------------------------------------------------------------------------------------
+
+
+def test_the_last_weights_that_were_near_the_best_are_kept(tiny: Task, tmp_path: Path, monkeypatch) -> None:
+    wanted = make_run(tiny, tmp_path / "walk", tiny.recipe).fit("erm", stop=4)
+    accuracies = [0.5, 0.9, 0.85, 0.89, 0.7, 0.6]
+    monkeypatch.setattr(loop, "weighted_mean", lambda *_: accuracies.pop(0))
+    monkeypatch.setattr(loop, "standard_error", lambda *_: 0.02)
+    recipe = Recipe(epochs=20, batch_size=16, check_every=1, patience=4, keep="near")
+    fit = make_run(tiny, tmp_path, recipe).fit("erm")
+    assert fit.epochs == 6
+    assert same(fit.model, wanted.model)
+
+
+def test_the_standard_error_is_that_of_accuracies_of_other_samples() -> None:
+    random, weight = np.random.default_rng(0), torch.tensor([1.0] * 40 + [5.0] * 10)
+    drawn = torch.from_numpy(random.random((4000, 50)) < 0.8)
+    spread = np.std([weighted_mean(correct, weight) for correct in drawn])
+    errors = [standard_error(correct, weight) for correct in drawn]
+    assert np.mean(np.square(errors)) ** 0.5 == pytest.approx(spread, rel=0.05)
