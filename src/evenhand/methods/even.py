@@ -1,0 +1,147 @@
+"""Even: split by how often a bias-seeking model errs, then train on even mixtures of both parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenhand.core.partition import Partition, partition
+from evenhand.core.rebalance import rebalance
+from evenhand.core.summary import summarise
+from evenhand.methods.tab import even_chances
+from evenhand.training.batches import Transform
+from evenhand.training.data import Batch, Split
+from evenhand.training.run import Run
+
+GRID: dict[str, list[Any]] = {}
+Q = 0.7  # of the generalised cross-entropy, as in the papers that introduced it and used it to seek bias
+
+
+def train(
+    run: Run,
+    *,
+    identifier: Literal["confident", "erm"] = "confident",
+    summary: Literal["error", "loss", "history"] = "error",
+    draw: Literal["fresh", "fixed"] = "fresh",
+    mix: bool = True,
+    average: bool = True,
+    even_val: bool = True,
+    keep: Literal["near", "best", "last"] = "near",
+) -> nn.Module:
+    """As TAB does, without groups or hyperparameters; the arguments only take single ingredients away.
+
+    `identifier`: trained with the generalised cross-entropy, which leaves alone what does not fit, or ERM's
+    training. `summary`: split the mean over epochs of the probability of error or of the loss, or the whole
+    history. `draw`: as many samples an epoch as there are, drawn afresh, or TAB's repeated set. `mix`: every
+    sample with one of its class's other part. `average`: weights averaged over about an epoch of steps.
+    `even_val`: in validation, too, the two parts of a class count the same. `keep`: the last weights that
+    were as good in validation as the best, but for its standard error; the best ones; or the last ones.
+    """
+    if identifier == "erm":
+        first = run.fit("erm", stop="train")
+    else:
+        first = run.fit("identifier", objective=generalised_cross_entropy, stop="train", record=True)
+    kind: Literal["error", "loss"] = "loss" if summary == "loss" else "error"
+    numbers, val_numbers = summarise(first.losses, kind), summarise(first.val_losses, kind)
+    parts = partition(first.losses if summary == "history" else numbers, run.train.y)
+    if summary == "error":
+        parts = only_clear(parts, numbers)
+    balanced = rebalance(parts, seed=run.seed)
+    run.found(parts, balanced)
+    val = run.val
+    if even_val:
+        val = evened(val, joined(parts, numbers, val_numbers, val.y))
+    return run.fit(
+        "model",
+        run.train.take(balanced) if draw == "fixed" else None,
+        draw=even_chances(parts) if draw == "fresh" else None,
+        transform=mixing(parts, run.num_classes, run.device) if mix else None,
+        val=val,
+        recipe=run.recipe.replace(keep=keep, average=average),
+    ).model
+
+
+def generalised_cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
+    """(1 - p^q) / q of the probability p of the label: a sample's gradient is p^q times cross-entropy's.
+
+    So a sample that the model thinks impossible hardly pulls, and the easiest pattern is learned almost
+    alone (Zhang and Sabuncu, NeurIPS 2018; to seek bias: Nam et al., NeurIPS 2020).
+    """
+    log_p = model(batch.x).float().log_softmax(1).gather(1, batch.y[:, None])[:, 0]
+    return -torch.expm1(Q * log_p).mean() / Q
+
+
+def only_clear(parts: Partition, numbers: np.ndarray) -> Partition:
+    """Leave classes whole whose split gains no more than one sample can: a minority of one never counts.
+
+    The gain is the sum of squares that the split explains. Probabilities of error lie between 0 and 1, so
+    one sample alone, however odd, gains less than 1.
+    """
+    position = np.searchsorted(parts.classes, parts.labels)
+    counts = np.bincount(position)
+    means = np.bincount(position, weights=numbers) / counts
+    total = np.bincount(position, weights=(numbers - means[position]) ** 2)
+    unclear = (parts.separation * total <= 1) & (parts.sizes[:, 1] > 0)
+    reasons = dict.fromkeys(parts.classes[unclear].tolist(), "split no clearer than by one odd sample")
+    whole = unclear[position]
+    return dataclasses.replace(
+        parts,
+        minority=parts.minority & ~whole,
+        sizes=np.where(unclear[:, None], np.stack([counts, 0 * counts], 1), parts.sizes),
+        separation=np.where(unclear, 0.0, parts.separation),
+        margin=np.where(whole, np.float32(0), parts.margin),
+        unsplit={**parts.unsplit, **reasons},
+    )
+
+
+def mixing(parts: Partition, num_classes: int, device: torch.device) -> Transform:
+    """Mix every input with one drawn from the other part of its class in the batch, in a random ratio.
+
+    A mixture keeps its label, but shows the attributes of both parts, so they no longer tell classes apart
+    (with known groups: Yao et al., ICML 2022). A class in one piece, and inputs that are no amounts, such
+    as words, stay as they are.
+    """
+    minority = torch.from_numpy(parts.minority).to(device)
+
+    def transform(x: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
+        if not x.is_floating_point():
+            return x
+        part = 2 * batch.y + minority[batch.index]
+        sizes = torch.zeros(2 * num_classes, dtype=torch.int64, device=x.device)
+        sizes.index_add_(0, part, torch.ones_like(part))
+        first = sizes.cumsum(0) - sizes  # where each part begins when the rows are sorted by it
+        other = part ^ 1
+        chosen, ratio = torch.rand(2, len(x), generator=generator, device=x.device)
+        count = sizes[other]
+        place = first[other] + torch.minimum((chosen * count).long(), (count - 1).clamp(min=0))
+        partner = part.argsort(stable=True)[place.clamp(max=len(x) - 1)]
+        ratio = torch.where(count > 0, ratio, 1.0).view(-1, *[1] * (x.ndim - 1))
+        return torch.lerp(x[partner], x, ratio)
+
+    return transform
+
+
+def joined(parts: Partition, numbers: np.ndarray, other: np.ndarray, labels: Tensor) -> np.ndarray:
+    """Which of other samples, (others,), are nearer to their class's minority than to its majority."""
+    y, minority = labels.numpy(), np.zeros(len(other), dtype=bool)
+    for label in parts.classes[parts.sizes[:, 1] > 0]:
+        own = parts.labels == label
+        far = abs(other - numbers[own & ~parts.minority].mean())
+        near = abs(other - numbers[own & parts.minority].mean())
+        minority |= (y == label) & (near < far)
+    return minority
+
+
+def evened(split: Split, minority: np.ndarray) -> Split:
+    """The same samples; the weights of a class's two parts add up to the same, and classes keep theirs."""
+    y = split.y.numpy()
+    cell = 2 * y + minority
+    sizes = np.bincount(cell, minlength=2 * int(y.max()) + 2).reshape(-1, 2)  # (classes, 2)
+    pieces = np.count_nonzero(sizes, axis=1)
+    weight = sizes.sum(axis=1)[y] / pieces[y] / sizes.reshape(-1)[cell]
+    return dataclasses.replace(split, weight=torch.from_numpy(weight.astype(np.float32)))

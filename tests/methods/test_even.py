@@ -1,0 +1,228 @@
+"""Even: its split, its mixtures, its validation weights, and what it does of all that when it trains."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_tab import CPU, asked_of, make_run, same_weights, small_task
+from torch.nn import functional as F
+
+from evenhand import Recipe, Split, Task, execute, partition
+from evenhand.core.partition import Partition
+from evenhand.core.rebalance import rebalance
+from evenhand.core.summary import summarise
+from evenhand.methods import even, tab
+from evenhand.training.data import Batch
+from evenhand.training.progress import Silent
+
+SWITCHES = [
+    {"identifier": "erm"},
+    {"summary": "loss"},
+    {"summary": "history"},
+    {"draw": "fixed"},
+    {"mix": False},
+    {"average": False},
+    {"even_val": False},
+    {"keep": "best"},
+    {"keep": "last"},
+]
+
+# -- the whole -------------------------------------------------------------------------------------------
+
+
+def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Path, monkeypatch) -> None:
+    run = make_run(small_task(), tmp_path)
+    asked = asked_of(run, monkeypatch)
+    even.train(run)
+    first = run.stages["identifier"]
+    means = (1 - np.exp(-np.asarray(first.losses, np.float64))).mean(1).astype(np.float32)
+    parts = even.only_clear(partition(means, run.train.y), means)
+    np.testing.assert_array_equal(run.partition.minority, parts.minority)
+    np.testing.assert_allclose(asked["draw"], tab.even_chances(parts))
+    val_means = (1 - np.exp(-np.asarray(first.val_losses, np.float64))).mean(1)
+    minority = even.joined(parts, means, val_means, run.val.y)
+    assert torch.equal(asked["val"].weight, even.evened(run.val, minority).weight)
+    assert asked["split"] is None and asked["recipe"].average and asked["recipe"].keep == "near"
+
+
+def test_with_every_ingredient_taken_away_it_is_tab(tmp_path: Path) -> None:
+    parts = {"identifier": "erm", "summary": "history", "draw": "fixed", "keep": "last"}
+    off = dict.fromkeys(("mix", "average", "even_val"), False)
+    model = even.train(make_run(small_task(), tmp_path / "even"), **parts, **off)
+    assert same_weights(model, tab.train(make_run(small_task(), tmp_path / "tab")))
+
+
+@pytest.mark.parametrize("switch", SWITCHES, ids=lambda switch: "{}={}".format(*next(iter(switch.items()))))
+def test_every_switch_changes_what_is_asked_for(tmp_path: Path, monkeypatch, switch: dict) -> None:
+    asked = []
+    for settings in ({}, switch):
+        run = make_run(small_task(), tmp_path, **settings)
+        seen = asked_of(run, monkeypatch)
+        even.train(run, **settings)
+        draw = None if seen["draw"] is None else seen["draw"].tolist()
+        weight = None if seen["val"].weight is None else seen["val"].weight.tolist()
+        asked.append((list(run.stages), draw, weight, seen["recipe"], seen["transform"] is None))
+    assert asked[0] != asked[1]
+
+
+def made_task(aligned: float) -> Task:
+    """The attribute is one clear number, which agrees with the class so often; the class is many faint ones."""
+    random = np.random.default_rng(0)
+
+    def split(per_class: int, aligned: float) -> Split:
+        y = np.repeat([0, 1], per_class)
+        attribute = np.where(random.random(len(y)) < aligned, y, 1 - y)
+        clear = 4.0 * (2 * attribute[:, None] - 1) + 0.3 * random.standard_normal((len(y), 1))
+        faint = 0.4 * (2 * y[:, None] - 1) + random.standard_normal((len(y), 12))
+        x = torch.from_numpy(np.concatenate([clear, faint], axis=1)).float()
+        return Split(x, torch.from_numpy(y), group=torch.from_numpy(2 * y + attribute))
+
+    splits = {"train": split(300, aligned), "val": split(100, aligned), "test": split(300, 0.5)}
+    recipe = Recipe(model="mlp", epochs=20, batch_size=32, check_every=1)
+    return Task(name="made", class_names=("0", "1"), conflicting=frozenset({1, 2}), recipe=recipe, **splits)
+
+
+def test_samples_that_break_the_shortcut_are_found_and_learned(tmp_path: Path) -> None:
+    runs = {"runs": tmp_path, "device": "cpu", "show": Silent()}
+    plain, evened = (execute(made_task(0.95), name, **runs).metrics for name in ("erm", "even"))
+    assert evened["identification"]["identified"] > 0.6 and evened["identification"]["purity"] > 0.8
+    assert evened["test"]["wga"] > plain["test"]["wga"] + 0.2
+
+
+def test_without_a_shortcut_it_costs_no_accuracy(tmp_path: Path) -> None:
+    runs = {"runs": tmp_path, "device": "cpu", "show": Silent()}
+    plain, evened = (execute(made_task(0.5), name, **runs).metrics for name in ("erm", "even"))
+    assert evened["test"]["accuracy"] > plain["test"]["accuracy"] - 0.03
+
+
+# -- the identifier --------------------------------------------------------------------------------------
+
+
+def test_a_samples_gradient_is_that_of_the_cross_entropy_times_its_probability_to_the_q() -> None:
+    logits = torch.tensor([[3.0, -1.0, 0.5], [0.2, -6.0, 1.0]], requires_grad=True)
+    y = torch.tensor([0, 1])
+    batch = Batch(x=logits, y=y, index=y, row=y)
+    (own,) = torch.autograd.grad(even.generalised_cross_entropy(lambda x: x, batch), logits)
+    (plain,) = torch.autograd.grad(F.cross_entropy(logits, y), logits)
+    p = logits.softmax(1)[torch.arange(2), y].detach()
+    torch.testing.assert_close(own, plain * p[:, None] ** 0.7)
+    expected = ((1 - p**0.7) / 0.7).mean()
+    torch.testing.assert_close(even.generalised_cross_entropy(lambda x: x, batch).detach(), expected)
+
+
+# -- the split -------------------------------------------------------------------------------------------
+
+
+def test_a_minority_of_one_is_none() -> None:
+    errors = np.array([0.0] * 20 + [1.0] + [0.0] * 20 + [1.0] * 2, np.float32)
+    labels = np.array([0] * 21 + [1] * 22)
+    parts = partition(errors, labels)
+    assert parts.sizes.tolist() == [[20, 1], [20, 2]]
+    clear = even.only_clear(parts, errors)
+    assert clear.sizes.tolist() == [[21, 0], [20, 2]]
+    assert clear.minority.tolist() == [False] * 41 + [True] * 2
+    assert clear.unsplit == {0: "split no clearer than by one odd sample"}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.floats(0, 1, width=32)), min_size=1, max_size=60).filter(
+        lambda rows: {label for label, _ in rows} == {0, 1, 2}
+    )
+)
+def test_what_is_left_is_a_partition_whose_minorities_have_at_least_two(rows: list) -> None:
+    labels, errors = (np.array(column) for column in zip(*rows, strict=True))
+    errors = errors.astype(np.float32)
+    before = partition(errors, labels)
+    after = even.only_clear(before, errors)
+    after._check()
+    assert ((after.sizes[:, 1] == 0) | (after.sizes[:, 1] >= 2)).all()
+    for position, label in enumerate(after.classes):
+        own = labels == label
+        if after.sizes[position, 1]:
+            assert np.array_equal(after.minority[own], before.minority[own])
+            low, high = errors[own & ~after.minority], errors[own & after.minority]
+            gain = len(low) * len(high) / own.sum() * (float(low.mean()) - float(high.mean())) ** 2
+            assert gain > 1 - 1e-5
+        else:
+            assert label in after.unsplit and not after.margin[own].any()
+
+
+# -- mixtures --------------------------------------------------------------------------------------------
+
+
+def parts_of(minority: list[bool], labels: list[int]) -> Partition:
+    return partition(np.array(minority, np.float32), np.array(labels))
+
+
+def test_every_input_is_mixed_with_one_of_its_classs_other_part() -> None:
+    labels = [0] * 6 + [1] * 6 + [2] * 3
+    minority = [False] * 4 + [True] * 2 + [False] * 5 + [True] + [False] * 3
+    transform = even.mixing(parts_of(minority, labels), 3, CPU)
+    index = torch.randperm(15, generator=torch.Generator().manual_seed(3))
+    x = torch.eye(15)[index]  # so that a mixture says what it is made of
+    batch = Batch(x=x, y=torch.tensor(labels)[index], index=index, row=index)
+    partners = set()
+    for seed in range(40):
+        mixed = transform(x, batch, torch.Generator().manual_seed(seed))
+        for own, row in zip(index.tolist(), mixed, strict=True):
+            made_of = row.nonzero()[:, 0].tolist()
+            assert own in made_of and row.sum().item() == pytest.approx(1)
+            if labels[own] == 2:  # a class in one piece
+                assert made_of == [own]
+                continue
+            (other,) = set(made_of) - {own}
+            assert labels[other] == labels[own] and minority[other] != minority[own]
+            partners.add((own, other))
+    assert len(partners) == 2 * (4 * 2 + 5 * 1), "every pair comes up"
+
+
+def test_a_batch_without_the_other_part_and_inputs_that_are_words_stay_as_they_are() -> None:
+    transform = even.mixing(parts_of([False, False, True], [0, 0, 0]), 1, CPU)
+    some = torch.tensor([0, 1])
+    batch = Batch(x=torch.rand(2, 1, 4, 4), y=torch.zeros(2, dtype=torch.int64), index=some, row=some)
+    assert torch.equal(transform(batch.x, batch, torch.Generator()), batch.x)
+    every = torch.tensor([0, 1, 2])
+    words = Batch(x=torch.arange(6).view(3, 2), y=torch.zeros(3, dtype=torch.int64), index=every, row=every)
+    assert torch.equal(transform(words.x, words, torch.Generator()), words.x)
+
+
+# -- validation ------------------------------------------------------------------------------------------
+
+
+def test_a_validation_sample_joins_the_nearer_part_of_its_class() -> None:
+    errors = np.array([0.1, 0.1, 0.1, 0.9, 0.9, 0.3, 0.3], np.float32)
+    parts = partition(errors, np.array([0, 0, 0, 0, 0, 1, 1]))
+    joined = even.joined(parts, errors, np.array([0.49, 0.51, 0.99]), torch.tensor([0, 0, 1]))
+    assert joined.tolist() == [False, True, False]
+
+
+def test_both_parts_of_a_class_weigh_the_same_and_classes_keep_their_weight() -> None:
+    split = Split(torch.zeros(9, 1), torch.tensor([0, 0, 0, 0, 2, 2, 2, 2, 2]))
+    minority = np.array([True, False, False, False] + [False] * 5)
+    weight = even.evened(split, minority).weight
+    np.testing.assert_allclose(weight, [2, 2 / 3, 2 / 3, 2 / 3, 1, 1, 1, 1, 1], rtol=1e-6)
+
+
+def test_the_weights_that_a_task_gives_its_validation_are_not_read(tmp_path: Path, monkeypatch) -> None:
+    """They may have been made of its groups."""
+    task = small_task()
+    seen = []
+    for weight in (None, torch.arange(1.0, len(task.val) + 1)):
+        val = dataclasses.replace(task.val, weight=weight)
+        run = make_run(dataclasses.replace(task, val=val), tmp_path / str(weight is None))
+        asked = asked_of(run, monkeypatch)
+        even.train(run)
+        seen.append(asked["val"].weight)
+    assert torch.equal(*seen)
+
+
+def test_the_numbers_are_those_of_the_summary(tmp_path: Path) -> None:
+    run = make_run(small_task(), tmp_path)
+    even.train(run, summary="loss")
+    wanted = partition(summarise(run.stages["identifier"].losses, "loss"), run.train.y)
+    np.testing.assert_array_equal(run.partition.minority, wanted.minority)
+    assert np.array_equal(run.balanced, rebalance(wanted, seed=0))
