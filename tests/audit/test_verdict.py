@@ -13,6 +13,7 @@ from made_evidence import made
 from evenhand.audit.choice import late_changes, recommend, side_by_side, sign_test
 from evenhand.audit.evidence import Evidence, balanced_without, folds, late_samples
 from evenhand.audit.labels import course, follow, ordinary
+from evenhand.audit.page import _scores
 from evenhand.audit.triage import sort_out
 from evenhand.audit.verdict import CLASS_FLOOR, class_gaps, humps, judge, paired_change, threshold
 from evenhand.core.partition import partition
@@ -139,6 +140,36 @@ def test_the_second_split_lists_a_minority_that_wrong_labels_hid() -> None:
 def test_a_model_that_loses_accuracy_asks_for_a_look() -> None:
     verdict = judge(made(apart=0.05, harm=0.2, baseline={**made().baseline, "val": made().y["val"]}))
     assert verdict.advice == "look first" and "loses 20.0 points of validation accuracy" in verdict.reasons[1]
+    assert verdict.reasons[1].endswith("what was repeated does not generalise")
+
+
+def test_a_balanced_model_that_says_one_class_of_everything_is_a_failed_training() -> None:
+    found = made(apart=0.05)
+    dogs = {part: np.ones_like(y) for part, y in found.y.items()}
+    verdict = judge(made(apart=0.05, balanced=dogs))
+    assert verdict.advice == "look first"
+    assert "its training failed, it says 'dog' of every training sample" in verdict.reasons[1]
+    assert "generalise" not in verdict.reasons[1]
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.05])
+def test_a_model_no_better_than_naming_the_largest_class_is_said_to_tell_little(apart: float) -> None:
+    found = made(apart=apart)
+    verdict = judge(made(apart=apart, baseline={**found.baseline, "val": np.ones_like(found.y["val"])}))
+    told = "the model is right on 50.0% of the validation samples, where naming the largest class would be on 50.0%"
+    assert verdict.reasons[-1].startswith(told) and verdict.advice == judge(found).advice
+    assert not any("largest class" in reason for reason in judge(found).reasons)
+
+
+def test_a_smaller_part_that_is_learned_sooner_is_no_minority_to_retrain_on() -> None:
+    easy = np.arange(800) % 4 == 0
+    spread = np.random.default_rng(0).normal(0, 0.02, (800, 1))
+    losses = ((np.where(easy, 0.05, 1.0)[:, None] + spread) * np.ones((1, 12))).astype(np.float32)
+    found = made(losses=losses, hits=losses < 0.5, parts=partition(losses, np.repeat([0, 1], 400)))
+    verdict = judge(found)
+    assert verdict.late == 0 and verdict.strength > verdict.threshold and verdict.advice == "leave it"
+    assert "fewer than 3 samples are in a late, smaller part" in verdict.reasons[0]
+    assert len(sort_out(found, verdict).rows("minority")) == 0
 
 
 def test_a_confirmed_minority_is_one_list_and_the_balanced_model_is_shipped() -> None:
@@ -155,13 +186,23 @@ def test_a_confirmed_minority_is_one_list_and_the_balanced_model_is_shipped() ->
     assert both["baseline"]["val"]["worst_pseudo_group"]["count"] == 10
 
 
+def test_the_page_counts_samples_only_where_both_numbers_are_of_the_same_ones() -> None:
+    found = made(apart=0.05)
+    dogs = {part: np.ones_like(y) for part, y in found.y.items()}  # worst: all cats, early ones first
+    lines = {line.name: line for line in _scores(side_by_side(made(apart=0.05, balanced=dogs)))}
+    assert lines["Worst pseudo-group, validation"].num_samples is None  # 10 late cats; 90 early ones
+    assert lines["Validation accuracy"].num_samples == 200 and lines["Validation accuracy"].note == ""
+    assert lines["Late validation samples"].note == "chosen by the losses of the model as collected"
+    assert lines["Worst class, test"].note == "cat"
+
+
 def test_a_gain_that_may_be_chance_is_none() -> None:
     few = made(apart=0.05, val_losses=np.full((200, 12), 0.1, dtype=np.float32))  # no late validation samples
     verdict = judge(few)
     assert verdict.advice == "retrain" and late_changes(few) == (0, 0, 40)
     chosen = recommend(few, verdict)
     assert chosen["model"] == "baseline" and "of 40 late samples" in chosen["reason"]
-    assert chosen["reason"].endswith("balancing gets 0 more right and none fewer, which may be chance")
+    assert chosen["reason"].endswith("balancing gets none more right and none fewer")
     wrong = few.unseen.copy()
     wrong[:5] = wrong[:5, ::-1]
     five = made(apart=0.05, val_losses=few.val_losses, unseen=wrong, unseen_balanced=few.unseen)

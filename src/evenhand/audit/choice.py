@@ -82,10 +82,13 @@ def recommend(found: Evidence, verdict: Verdict) -> dict[str, Any]:
         return {"model": "baseline", "reason": "no minority was found that retraining could help", **facts}
     if verdict.advice == "look first":
         return {"model": "baseline", "reason": "first look at the late samples; see the verdict", **facts}
-    counts = f"of {late} late samples that the models had not seen, balancing gets {better} more right"
+    counts = (
+        f"of {late} late samples that the models had not seen, balancing gets {better or 'none'} more right"
+    )
     counts += f" and {worse} fewer" if worse else " and none fewer"
     if facts["chance"] > CHANCE:
-        return {"model": "baseline", "reason": f"{counts}, which may be chance", **facts}
+        chance = ", which may be chance" if better else ""
+        return {"model": "baseline", "reason": f"{counts}{chance}", **facts}
     if change < -TOLERATED:
         lost = f"but costs {-100 * change:.1f} points of validation accuracy"
         return {"model": "baseline", "reason": f"{counts}, {lost}", **facts}

@@ -75,33 +75,30 @@ def _scores(models: dict[str, Any]) -> list[Score]:
         ("Worst class, test", "test", "worst_class"),
     )
     return [
-        _score(
-            name,
-            *(models[key][part][what] for key in ("baseline", "balanced")),
-            named=what.startswith("worst"),
-        )
+        _score(name, what, *(models[key][part][what] for key in ("baseline", "balanced")))
         for name, part, what in wanted
         if models["baseline"][part][what] is not None
     ]
 
 
-def _score(name: str, before: dict[str, Any], after: dict[str, Any], *, named: bool = False) -> Score:
+def _score(name: str, what: str, before: dict[str, Any], after: dict[str, Any]) -> Score:
     both = before["name"] if before["name"] == after["name"] else f"{before['name']}; {after['name']}"
+    chosen = "chosen by the losses of the model as collected" if what == "late" else ""
     return Score(
         name=name,
         baseline=before["accuracy"],
         balanced=after["accuracy"],
         baseline_interval=tuple(before["interval"]),
         balanced_interval=tuple(after["interval"]),
-        num_samples=before["count"],
-        note=both if named else "",
+        num_samples=before["count"] if before["count"] == after["count"] else None,  # not of the same ones
+        note=both if what.startswith("worst") else chosen,
     )
 
 
 def _groups(models: dict[str, Any]) -> list[Score]:
     """True groups of the test set, where a group column was given; for scoring only."""
     before, after = (models[key]["test"].get("groups", []) for key in ("baseline", "balanced"))
-    return [_score(old["name"], old, new) for old, new in zip(before, after, strict=True)]
+    return [_score(old["name"], "group", old, new) for old, new in zip(before, after, strict=True)]
 
 
 def _facts(done: Audited) -> list[tuple[str, str]]:

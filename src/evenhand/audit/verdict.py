@@ -19,7 +19,7 @@ from evenhand.core.partition import Partition, partition
 CLIP = 3.0  # losses above so many times chance count as that: a few outliers must not make a hump
 FLOOR, CLASS_FLOOR = 0.77, 0.85  # of the mean over classes, and of one class by itself
 BASE, SPREAD = 0.70, 2.3  # few samples need more: BASE + SPREAD / sqrt(samples)
-FEWEST = 3  # samples of a class that may be called a minority
+FEWEST = 3  # samples that may be called a minority, of one class or of all
 MOST_DOUBTED = 0.5  # beyond this share of late samples with a doubtful label, they are no minority
 ENOUGH = 20  # late samples, to judge that share
 TOLERATED = 0.03  # validation accuracy that a better worst group may cost
@@ -108,17 +108,25 @@ def judge(found: Evidence) -> Verdict:
     clear = [each for each in classes if each.clear]
     doubted, total = int((follow(found).mislabelled & found.late).sum()), int(found.late.sum())
     doubts = (*_doubted(doubted, total), *_harm(found))
-    if strength >= needed:
-        reason = f"late samples stand apart in most classes (strength {strength:.2f}, threshold {needed:.2f})"
+    figures = f"strength {strength:.2f}, threshold {needed:.2f}"
+    unlearned = _unlearned(found)
+    # Gaps know no direction: where the smaller parts are learned sooner, there is nothing late to repeat.
+    if strength >= needed and min(counts.sum(), total) >= FEWEST:
+        reason = f"late samples stand apart, all classes taken together ({figures})"
     elif len(clear) >= max(1, len(classes) / 20):
         names = ", ".join(each.name for each in clear[:5])
         reason = f"late samples stand apart in {len(clear)} of {len(classes)} classes: {names}"
     else:
-        figures = f"strength {strength:.2f}, threshold {needed:.2f}"
-        reason = f"differences in difficulty explain the loss histories ({figures})"
-        return Verdict("leave it", (reason,), strength, needed, total, doubted, doubts, classes)
+        reason = "differences in difficulty explain the loss histories"
+        if strength >= needed:
+            reason = (
+                f"the loss histories fall in two, but fewer than {FEWEST} samples are in a late, smaller part"
+            )
+        reasons = (f"{reason} ({figures})", *unlearned)
+        return Verdict("leave it", reasons, strength, needed, total, doubted, doubts, classes)
     advice = "look first" if doubts else "retrain"
-    return Verdict(advice, (reason, *doubts), strength, needed, total, doubted, doubts, classes)
+    reasons = (reason, *doubts, *unlearned)
+    return Verdict(advice, reasons, strength, needed, total, doubted, doubts, classes)
 
 
 def _class(name: str, samples: int, late: int, gap: float) -> ClassVerdict:
@@ -149,8 +157,26 @@ def _harm(found: Evidence) -> tuple[str, ...]:
     change, error = paired_change(found.baseline["val"], found.balanced["val"], found.y["val"])
     if change >= -TOLERATED or change >= -2 * error:
         return ()
-    lost = f"{-100 * change:.1f} points of validation accuracy"
-    return (f"the balanced model loses {lost}: what was repeated does not generalise",)
+    lost = f"the balanced model loses {-100 * change:.1f} points of validation accuracy"
+    if len(only := np.unique(found.balanced["train"])) == 1:
+        return (
+            f"{lost}: its training failed, it says {found.class_names[int(only[0])]!r} of every training "
+            "sample, so whether retraining helps is not known; another --model may learn",
+        )
+    return (f"{lost}: what was repeated does not generalise",)
+
+
+def _unlearned(found: Evidence) -> tuple[str, ...]:
+    """Histories of a model that has learned nothing show nothing, neither a minority nor its absence."""
+    y = found.y["val"]
+    right, most = float((found.baseline["val"] == y).mean()), float(np.bincount(y).max() / len(y))
+    if right > most:
+        return ()
+    return (
+        f"the model is right on {100 * right:.1f}% of the validation samples, where naming the largest class "
+        f"would be on {100 * most:.1f}%: it has learned too little for its loss histories to tell; try "
+        "another --model, more epochs or more data",
+    )
 
 
 def paired_change(before: np.ndarray, after: np.ndarray, y: np.ndarray) -> tuple[float, float]:
