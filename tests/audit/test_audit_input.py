@@ -193,6 +193,33 @@ def test_a_new_an_empty_and_an_interrupted_audits_folder_are_taken(tmp_path: Pat
     assert {each.name for each in tmp_path.iterdir()} == {"runs", "baseline.joblib", "thesis.tex"}
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_audit_of_a_table_that_was_killed_while_it_wrote_is_done_again(
+    evenhand: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
+    from evenhand.training import store
+
+    table = saved(planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"]), tmp_path / "t.csv")
+    words = ("audit", table, "--label", "outcome", "--epochs", 3, "--out", tmp_path / "out")
+    if earlier:
+        assert evenhand(*words)[0] == 0
+    written: list[str] = []
+
+    def killed(path: Path, data: bytes) -> None:
+        if len(written) == 4:
+            raise SystemExit(137)
+        written.append(path.name)
+        store.write_bytes(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("evenhand.audit.write.write_bytes", killed)
+        evenhand(*words)
+    names = {each.name for each in (tmp_path / "out").iterdir()}
+    assert set(written) <= names and "summary.json" not in names
+    assert evenhand(*words)[0] == 0 and (tmp_path / "out" / "summary.json").is_file()
+    assert not [each.name for each in (tmp_path / "out").iterdir() if each.name.startswith(".")]
+
+
 def test_a_page_that_cannot_be_made_leaves_no_file(
     evenhand: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ OWN_NAMES = (
     "weights.csv",
 )  # fmt: skip
 
+WRITING = ".evenhand-audit"  # lies in the folder while its files are written
+
 
 def check_place(out: Path) -> None:
     """Refuse, before anything is trained, a place that cannot be written or that holds other files."""
@@ -37,9 +39,9 @@ def check_place(out: Path) -> None:
 
 def _check_own(out: Path) -> None:
     names = sorted(each.name for each in out.iterdir() if not each.name.startswith("."))
-    # One that was interrupted has left its runs, and no summary.
+    # One that was interrupted has left its runs, or stopped among its files; it has no summary.
     others = [name for name in names if name not in OWN_NAMES and name.partition(".")[0] not in OWN_NAMES[:2]]
-    interrupted = (out / "runs").is_dir() and not others
+    interrupted = (out / WRITING).is_file() or ((out / "runs").is_dir() and not others)
     if names and not interrupted and not _is_summary(out / "summary.json"):
         raise ValueError(
             f"--out must be a new or empty folder, or an earlier audit's, but {out} holds other files such "

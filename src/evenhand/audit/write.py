@@ -12,6 +12,7 @@ import numpy as np
 
 import evenhand
 from evenhand.audit import page
+from evenhand.audit.place import WRITING
 from evenhand.audit.run import Audited
 from evenhand.audit.words import list_notes
 from evenhand.core.rebalance import sample_weights
@@ -28,11 +29,13 @@ def write(done: Audited, out: Path) -> dict[str, Any]:
     """Write all files and give the summary; its existence means that the others are there."""
     summary = summarise(done)
     files = contents(done)  # all of them before the first is written, so that a mistake leaves none behind
+    write_bytes(out / WRITING, b"")  # killed from here on, the same command must know the folder again
     (out / "summary.json").unlink(missing_ok=True)  # of an earlier audit, whose files are replaced now
     _remove_models(out)
     for name, content in files.items():
         write_bytes(out / name, content)
     write_json(out / "summary.json", summary)
+    (out / WRITING).unlink()
     return summary
 
 
