@@ -1,6 +1,5 @@
 """Even: its split, its mixtures, its validation weights, and what it does of all that when it trains."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +44,7 @@ def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Pat
     np.testing.assert_allclose(asked["draw"], tab.even_chances(parts))
     val_means = (1 - np.exp(-np.asarray(first.val_losses, np.float64))).mean(1)
     minority = even.joined(parts, means, val_means, run.val.y)
-    assert torch.equal(asked["val"].weight, even.evened(run.val, minority).weight)
+    assert torch.equal(asked["choose"], even.even_weights(run.val.y, minority))
     assert asked["split"] is None and asked["recipe"].average and asked["recipe"].keep == "near"
 
 
@@ -64,7 +63,7 @@ def test_every_switch_changes_what_is_asked_for(tmp_path: Path, monkeypatch, swi
         seen = asked_of(run, monkeypatch)
         even.train(run, **settings)
         draw = None if seen["draw"] is None else seen["draw"].tolist()
-        weight = None if seen["val"].weight is None else seen["val"].weight.tolist()
+        weight = None if seen["choose"] is None else seen["choose"].tolist()
         asked.append((list(run.stages), draw, weight, seen["recipe"], seen["transform"] is None))
     assert asked[0] != asked[1]
 
@@ -201,23 +200,9 @@ def test_a_validation_sample_joins_the_nearer_part_of_its_class() -> None:
 
 
 def test_both_parts_of_a_class_weigh_the_same_and_classes_keep_their_weight() -> None:
-    split = Split(torch.zeros(9, 1), torch.tensor([0, 0, 0, 0, 2, 2, 2, 2, 2]))
     minority = np.array([True, False, False, False] + [False] * 5)
-    weight = even.evened(split, minority).weight
+    weight = even.even_weights(torch.tensor([0, 0, 0, 0, 2, 2, 2, 2, 2]), minority)
     np.testing.assert_allclose(weight, [2, 2 / 3, 2 / 3, 2 / 3, 1, 1, 1, 1, 1], rtol=1e-6)
-
-
-def test_the_weights_that_a_task_gives_its_validation_are_not_read(tmp_path: Path, monkeypatch) -> None:
-    """They may have been made of its groups."""
-    task = small_task()
-    seen = []
-    for weight in (None, torch.arange(1.0, len(task.val) + 1)):
-        val = dataclasses.replace(task.val, weight=weight)
-        run = make_run(dataclasses.replace(task, val=val), tmp_path / str(weight is None))
-        asked = asked_of(run, monkeypatch)
-        even.train(run)
-        seen.append(asked["val"].weight)
-    assert torch.equal(*seen)
 
 
 def test_the_numbers_are_those_of_the_summary(tmp_path: Path) -> None:

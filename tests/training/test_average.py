@@ -1,6 +1,5 @@
-"""Averaged weights, and validation by other weights of its samples."""
+"""Which weights a training hands over: averaged ones, those near the best check, by other weights of validation."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -74,31 +73,25 @@ def test_a_killed_training_continues_to_the_same_average(tmp_path: Path) -> None
     assert (plain.path / "model.safetensors").read_bytes() != files[0]
 
 
-# -- other validation ------------------------------------------------------------------------------------
+# -- other weights of validation samples -----------------------------------------------------------------
 
 
-def weighted(task: Task, weight: torch.Tensor):
-    return dataclasses.replace(task.val, weight=weight.float())
-
-
-def test_other_weights_decide_which_model_is_kept(tiny: Task, tmp_path: Path) -> None:
-    recipe = Recipe(epochs=6, batch_size=16, check_every=1, patience=6, delta=0.0, keep="best")
-    run = make_run(tiny, tmp_path, recipe)
-    val = weighted(tiny, tiny.val.y == 1)
-    fit = run.fit("model", val=val)
+def test_other_weights_decide_which_model_is_kept_and_not_when_to_stop(tiny: Task, tmp_path: Path) -> None:
+    recipe = Recipe(epochs=6, batch_size=16, check_every=1, patience=3, delta=0.0, keep="best")
+    weight = (tiny.val.y == 1).float()
+    fit = make_run(tiny, tmp_path, recipe).fit("model", choose=weight)
     walk = make_run(tiny, tmp_path / "walk", recipe)
+    assert fit.epochs == walk.fit("model").epochs
     models = [walk.fit("model", stop=epoch).model for epoch in range(1, fit.epochs + 1)]
-    scores = [weighted_mean(one(tiny.val.x).argmax(1) == tiny.val.y, val.weight) for one in models]
+    scores = [weighted_mean(one(tiny.val.x).argmax(1) == tiny.val.y, weight) for one in models]
     assert same(fit.model, models[int(np.argmax(scores))])
-    curve = [row["val_accuracy"] for row in fit.load()[1]["log"]]
-    np.testing.assert_allclose(curve, scores)
+    np.testing.assert_allclose([row["choice"] for row in fit.load()[1]["log"]], scores)
 
 
-def test_a_training_with_other_validation_is_not_taken_for_another(tiny: Task, tmp_path: Path) -> None:
+def test_a_training_with_other_weights_is_not_taken_for_another(tiny: Task, tmp_path: Path) -> None:
     run = make_run(tiny, tmp_path)
-    vals = [None, tiny.val, weighted(tiny, tiny.val.y == 0), weighted(tiny, tiny.val.y == 1)]
-    folders = {run.fit("model", val=val).folder for val in vals}
-    assert len(folders) == 4
+    weights = [None, tiny.val.y == 0, tiny.val.y == 1]
+    assert len({run.fit("model", choose=weight).folder for weight in weights}) == 3
 
 
 def test_the_keys_of_trainings_without_it_are_as_they_were(tiny: Task, tmp_path: Path) -> None:
@@ -111,17 +104,12 @@ def test_the_keys_of_trainings_without_it_are_as_they_were(tiny: Task, tmp_path:
     assert run.fit("model", rows).folder.name == f"{key}-s0"
 
 
-def test_its_histories_have_its_length(tiny: Task, tmp_path: Path) -> None:
-    fit = make_run(tiny, tmp_path).fit("model", val=tiny.val.take([0, 3, 5]), stop=2, record=True)
-    assert fit.val_losses.shape == (3, 2)
-
-
 # -- near the best ---------------------------------------------------------------------------------------
 
 
 def test_the_last_weights_that_were_near_the_best_are_kept(tiny: Task, tmp_path: Path, monkeypatch) -> None:
     wanted = make_run(tiny, tmp_path / "walk", tiny.recipe).fit("erm", stop=4)
-    accuracies = [0.5, 0.9, 0.85, 0.89, 0.7, 0.6]
+    accuracies = np.repeat([0.5, 0.9, 0.85, 0.89, 0.7, 0.6], 2).tolist()  # to stop, and to choose
     monkeypatch.setattr(loop, "weighted_mean", lambda *_: accuracies.pop(0))
     monkeypatch.setattr(loop, "standard_error", lambda *_: 0.02)
     recipe = Recipe(epochs=20, batch_size=16, check_every=1, patience=4, keep="near")

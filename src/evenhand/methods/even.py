@@ -15,7 +15,7 @@ from evenhand.core.rebalance import rebalance
 from evenhand.core.summary import summarise
 from evenhand.methods.tab import even_chances
 from evenhand.training.batches import Transform
-from evenhand.training.data import Batch, Split
+from evenhand.training.data import Batch
 from evenhand.training.run import Run
 
 GRID: dict[str, list[Any]] = {}
@@ -39,8 +39,9 @@ def train(
     training. `summary`: split the mean over epochs of the probability of error or of the loss, or the whole
     history. `draw`: as many samples an epoch as there are, drawn afresh, or TAB's repeated set. `mix`: every
     sample with one of its class's other part. `average`: weights averaged over about an epoch of steps.
-    `even_val`: in validation, too, the two parts of a class count the same. `keep`: the last weights that
-    were as good in validation as the best, but for its standard error; the best ones; or the last ones.
+    `keep`: when validation accuracy has ceased to rise, the last weights that were as good as the best but
+    for the standard error; the best ones; or the last ones. `even_val`: how good is judged on validation
+    samples, the two parts of each class counting the same.
     """
     if identifier == "erm":
         first = run.fit("erm", stop="train")
@@ -53,15 +54,13 @@ def train(
         parts = only_clear(parts, numbers)
     balanced = rebalance(parts, seed=run.seed)
     run.found(parts, balanced)
-    val = run.val
-    if even_val:
-        val = evened(val, joined(parts, numbers, val_numbers, val.y))
+    minority = joined(parts, numbers, val_numbers, run.val.y)
     return run.fit(
         "model",
         run.train.take(balanced) if draw == "fixed" else None,
         draw=even_chances(parts) if draw == "fresh" else None,
         transform=mixing(parts, run.num_classes, run.device) if mix else None,
-        val=val,
+        choose=even_weights(run.val.y, minority) if even_val else None,
         recipe=run.recipe.replace(keep=keep, average=average),
     ).model
 
@@ -137,11 +136,11 @@ def joined(parts: Partition, numbers: np.ndarray, other: np.ndarray, labels: Ten
     return minority
 
 
-def evened(split: Split, minority: np.ndarray) -> Split:
-    """The same samples; the weights of a class's two parts add up to the same, and classes keep theirs."""
-    y = split.y.numpy()
+def even_weights(labels: Tensor, minority: np.ndarray) -> Tensor:
+    """Weights of samples, (samples,), under which the two parts of a class count the same."""
+    y = labels.numpy()
     cell = 2 * y + minority
     sizes = np.bincount(cell, minlength=2 * int(y.max()) + 2).reshape(-1, 2)  # (classes, 2)
     pieces = np.count_nonzero(sizes, axis=1)
     weight = sizes.sum(axis=1)[y] / pieces[y] / sizes.reshape(-1)[cell]
-    return dataclasses.replace(split, weight=torch.from_numpy(weight.astype(np.float32)))
+    return torch.from_numpy(weight.astype(np.float32))

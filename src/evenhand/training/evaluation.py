@@ -57,4 +57,4 @@ def standard_error(correct: Tensor, weight: Tensor | None) -> float:
     """
     share = torch.ones(len(correct)).double() if weight is None else weight.double()
     errors = share * (correct.double() - weighted_mean(correct, weight))
-    return (errors.norm() / share.sum()).item()
+    return ((errors * errors).sum().sqrt() / share.sum()).item()

@@ -47,6 +47,7 @@ class Training:
         train: Batches,
         val: Batches,
         draw: Tensor | None,
+        choose: Tensor | None,
         recipe: Recipe,
         seed: int,
         rules: tuple[str, ...],
@@ -77,6 +78,7 @@ class Training:
         self.log: list[dict[str, Any]] = []
         self.rules = {name: Rule() for name in rules}
         self.best: dict[str, dict[str, Tensor]] = {}  # rule -> weights, when the recipe keeps the best
+        self.choose, self.chosen = choose, -math.inf  # weights of validation, and the best accuracy by them
         self.seconds = 0.0
         self._save_cost, self._saved_at = 0.0, -math.inf
 
@@ -105,6 +107,7 @@ class Training:
             "log": self.log,
             "seconds": self.seconds,
             "histories": None if self.histories is None else self.histories.sums,
+            "chosen": self.chosen,
             "average": None if self.average is None else self.average.state_dict(),
         }
 
@@ -116,6 +119,7 @@ class Training:
         self.epoch, self.log, self.best = state["epoch"], list(state["log"]), state["best"]
         self.rules = {name: Rule(**values) for name, values in state["rules"].items()}
         self.seconds = state["seconds"]
+        self.chosen = state.get("chosen", -math.inf)
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         if self.histories is not None:
@@ -200,7 +204,7 @@ class Training:
                 continue
             accuracy = row["accuracy"] if name == "train" else row["val_accuracy"]
             due = name == "train" or self.epoch % self.recipe.check_every == 0 or self._at_end()
-            if due and self._keeps(rule.check(accuracy, self.recipe), rule.best - accuracy, row, name):
+            if due and self._keeps(rule.check(accuracy, self.recipe), row if name == "val" else {}):
                 self.best[name] = {
                     key: value.detach().cpu().clone() for key, value in self.handed_over.state_dict().items()
                 }
@@ -209,10 +213,14 @@ class Training:
                 fired.append(name)
         return fired
 
-    def _keeps(self, gain: bool, below: float, row: dict[str, Any], rule: str) -> bool:
-        """Whether the weights are worth keeping for now, being so far below the best."""
-        allowed = row.get("val_error", 0.0) if rule == "val" else 0.0
-        return gain if self.recipe.keep == "best" else self.recipe.keep == "near" and below <= allowed
+    def _keeps(self, gain: bool, row: dict[str, Any]) -> bool:
+        """Whether the weights are to be kept, until others are; `gain`: the rule calls them the best."""
+        if self.recipe.keep == "last" or "choice" not in row:
+            return gain and self.recipe.keep == "best"
+        better = row["choice"] > self.chosen
+        self.chosen = max(self.chosen, row["choice"])
+        near: bool = row["choice"] >= self.chosen - row["choice_error"]
+        return better if self.recipe.keep == "best" else near
 
     def _at_end(self) -> bool:
         return self.epoch >= self.recipe.epochs
@@ -287,8 +295,10 @@ class Training:
         if self.histories is not None or due or self._at_end():
             losses, correct = evaluate(self.handed_over, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
-            if self.recipe.keep == "near":
-                row["val_error"] = standard_error(correct, self.val.split.weight)
+            if self.choose is not None or self.recipe.keep == "near":
+                weight = self.val.split.weight if self.choose is None else self.choose
+                row["choice"] = weighted_mean(correct, weight)
+                row["choice_error"] = standard_error(correct, weight)
             if self.histories is not None:
                 own = torch.arange(*ranks.part(len(losses)))  # all ranks know all: each records a part
                 self._record(self.histories.val_losses, own, losses[own])

@@ -84,10 +84,10 @@ class _Plan:
 
     stage: str
     split: Split
-    val: Split | None
     objective: Objective
     transform: Transform | None
     draw: Tensor | None
+    choose: Tensor | None
     stop: str | int
     start: Fit | None
     recipe: Recipe
@@ -116,9 +116,8 @@ class _Plan:
             "start": "" if self.start is None else f"{self.start.folder.name}@{self.start.epochs}",
             "stop": self.stop,
         }
-        if self.val is not None:  # else nothing, so that the keys of older trainings stay as they are
-            weight = "" if self.val.weight is None else self.val.weight
-            found["val"] = checksum(self.val.index, self.val.rows, self.val.y, weight)
+        if self.choose is not None:  # else nothing, so that the keys of older trainings stay as they are
+            found["choose"] = checksum(self.choose)
         return found
 
 
@@ -173,10 +172,10 @@ class Run:
         stage: str,
         split: Split | None = None,
         *,
-        val: Split | None = None,
         objective: Objective | None = None,
         transform: Transform | None = None,
         draw: Tensor | np.ndarray | None = None,
+        choose: Tensor | np.ndarray | None = None,
         stop: str | int = "val",
         start: Fit | None = None,
         recipe: Recipe | None = None,
@@ -184,25 +183,33 @@ class Run:
     ) -> Fit:
         """Train a fresh model, or return at once what an earlier call has finished.
 
-        `split`: other samples than the training set; `val`: other validation samples, or other weights of
-        them; `draw`: one weight per row, each epoch then draws that many rows with replacement; `stop`:
-        "val" or "train", the accuracy whose rise is awaited, or a number of epochs; `start`: continue from
-        another training's weights and optimiser.
+        `split`: other samples than the training set; `draw`: one weight per row, each epoch then draws
+        that many rows with replacement; `choose`: one weight per validation sample, by which the weights
+        to keep are chosen where the recipe keeps others than the last; `stop`: "val" or "train", the
+        accuracy whose rise is awaited, or a number of epochs; `start`: continue from another training's
+        weights and optimiser.
 
         A training that none of the arguments above changes is plain ERM. It is recorded, and every method
         that asks for the same stage shares it: each takes its snapshot where its own rule stops.
         """
         if isinstance(stop, str) and stop not in ("val", "train"):
             raise ValueError(f"stop must be 'val', 'train' or a number of epochs, got {stop!r}")
-        changes = (split, val, objective, transform, draw, start)  # the recipe is part of every stage's key
+        changes = (
+            split,
+            objective,
+            transform,
+            draw,
+            choose,
+            start,
+        )  # the recipe is part of all keys
         shared = all(change is None for change in changes)
         plan = _Plan(
             stage=stage,
             split=self.train if split is None else split,
-            val=None if val is None else val.without_groups(),
             objective=objective or cross_entropy,
             transform=transform,
             draw=None if draw is None else torch.as_tensor(draw),
+            choose=None if choose is None else torch.as_tensor(choose),
             stop=stop,
             start=start,
             recipe=recipe or self.recipe,
@@ -294,7 +301,7 @@ class Run:
         return model.to(self.device).eval(), state
 
     def _training(self, plan: _Plan, folder: Path) -> Training:
-        recipe, val = plan.recipe, self.val if plan.val is None else plan.val
+        recipe = plan.recipe
         rules = ("val", "train") if plan.shared else (plan.stop,) if isinstance(plan.stop, str) else ()
         training = Training(
             folder,
@@ -304,12 +311,13 @@ class Run:
             train=self._batches(
                 plan.split, recipe.batch_size, transform=plan.transform, augment=recipe.augment
             ),
-            val=self._batches(val, self._eval_batch_size(recipe)),
+            val=self._batches(self.val, self._eval_batch_size(recipe)),
             draw=plan.draw,
+            choose=plan.choose,
             recipe=recipe,
             seed=self.seed,
             rules=rules,
-            histories=Histories.open(folder, len(self.train), len(val)) if plan.recorded else None,
+            histories=Histories.open(folder, len(self.train), len(self.val)) if plan.recorded else None,
             progress=self._show,
         )
         if plan.start is not None:
