@@ -10,17 +10,18 @@ from sklearn.cluster import KMeans
 
 from evenhand.core.kmeans import _described, two_means
 from evenhand.core.search import Rows
+from evenhand.core.streaming import streamed
 
 FAMILIES = 12
 PROBLEMS = 26  # of each family
 
 
-def problem(family: int, number: int) -> np.ndarray:
+def problem(family: int, number: int, shape: tuple[int, int] | None = None) -> np.ndarray:
     """Histories of many shapes: heavy tails, duplicates, grids, outliers, loss curves with a minority."""
     random = np.random.default_rng([family, number])
     samples = int(random.choice([2, 3, 5, 10, 40, 150, 600]))
     epochs = int(random.choice([1, 2, 5, 20, 100]))
-    shape = (samples, epochs)
+    samples, epochs = shape = shape or (samples, epochs)
     if family == 0:
         x = random.normal(size=shape)
     elif family == 1:
@@ -124,6 +125,14 @@ def test_a_large_class_is_split_as_well_as_a_small_one() -> None:
     found = two_means(x)
     assert inertia(x, found.assignment.numpy()) <= best_of_ten(x) * 1.001
     assert torch.equal(found.assignment, two_means(x).assignment)
+
+
+def test_a_large_class_with_a_heavy_tail_needs_a_large_sample() -> None:
+    """On a sample of 2,048 rows the best cut is not among the good ones."""
+    x = problem(2, 5, (100_000, 10))
+    assert inertia(x, two_means(x).assignment.numpy()) <= 1.001 * inertia(
+        x, streamed(x, None).assignment.numpy()
+    )
 
 
 def test_a_large_class_of_many_equal_losses_is_described_well() -> None:

@@ -26,7 +26,7 @@ from torch import Tensor
 from evenhand.core.lines import TAIL, directions
 
 SEARCHED = 2048  # larger classes are searched on a sample of their rows, in float32
-_SAMPLE = 2048
+_SAMPLE = 2048, 8192  # rows of such a sample: a quarter of the class, within these limits
 _TRIED = 32  # cuts tried on all rows
 _STEPS = 300
 _PIECE = 1024  # rows added up in float32; sums of many more equal numbers drift
@@ -90,7 +90,8 @@ class Rows:
     def sample(self, counts: Tensor) -> Rows:
         """The rows farthest from the mean, and evenly spaced ones of the others, by distance."""
         order = torch.from_numpy(np.argsort(-self.norms.numpy(), 1))
-        spaced = torch.linspace(0, 1, _SAMPLE - TAIL, dtype=torch.float64) * (counts[:, None] - 1 - TAIL)
+        size = min(max(self.x.shape[1] // 4, _SAMPLE[0]), _SAMPLE[1])
+        spaced = torch.linspace(0, 1, size - TAIL, dtype=torch.float64) * (counts[:, None] - 1 - TAIL)
         spaced = order.gather(1, (spaced + TAIL).round().long())
         return Rows(self.at(torch.cat([order[:, :TAIL], spaced], 1)), None, sampled_from=self.n)
 
