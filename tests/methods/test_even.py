@@ -25,9 +25,8 @@ SWITCHES = [
     {"draw": "fixed"},
     {"mix": False},
     {"average": False},
-    {"even_val": False},
+    {"keep": "near"},
     {"keep": "best"},
-    {"keep": "last"},
 ]
 
 # -- the whole -------------------------------------------------------------------------------------------
@@ -36,7 +35,7 @@ SWITCHES = [
 def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Path, monkeypatch) -> None:
     run = make_run(small_task(), tmp_path)
     asked = asked_of(run, monkeypatch)
-    even.train(run)
+    even.train(run, keep="near")
     first = run.stages["identifier"]
     means = (1 - np.exp(-np.asarray(first.losses, np.float64))).mean(1).astype(np.float32)
     parts = even.only_clear(partition(means, run.train.y), means)
@@ -49,9 +48,8 @@ def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Pat
 
 
 def test_with_every_ingredient_taken_away_it_is_tab(tmp_path: Path) -> None:
-    parts = {"identifier": "erm", "summary": "history", "draw": "fixed", "keep": "last"}
-    off = dict.fromkeys(("mix", "average", "even_val"), False)
-    model = even.train(make_run(small_task(), tmp_path / "even"), **parts, **off)
+    off = {"identifier": "erm", "summary": "history", "draw": "fixed", "mix": False, "average": False}
+    model = even.train(make_run(small_task(), tmp_path / "even"), **off)
     assert same_weights(model, tab.train(make_run(small_task(), tmp_path / "tab")))
 
 

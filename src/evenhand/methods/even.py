@@ -30,8 +30,7 @@ def train(
     draw: Literal["fresh", "fixed"] = "fresh",
     mix: bool = True,
     average: bool = True,
-    even_val: bool = True,
-    keep: Literal["near", "best", "last"] = "near",
+    keep: Literal["last", "near", "best"] = "last",
 ) -> nn.Module:
     """As TAB does, without groups or hyperparameters; the arguments only take single ingredients away.
 
@@ -39,9 +38,9 @@ def train(
     training. `summary`: split the mean over epochs of the probability of error or of the loss, or the whole
     history. `draw`: as many samples an epoch as there are, drawn afresh, or TAB's repeated set. `mix`: every
     sample with one of its class's other part. `average`: weights averaged over about an epoch of steps.
-    `keep`: when validation accuracy has ceased to rise, the last weights that were as good as the best but
-    for the standard error; the best ones; or the last ones. `even_val`: how good is judged on validation
-    samples, the two parts of each class counting the same.
+    `keep`: when validation accuracy has ceased to rise, the last weights; the last that were as good as the
+    best but for the standard error; or the best, on validation samples whose two parts of each class, found
+    in the same way, count the same.
     """
     if identifier == "erm":
         first = run.fit("erm", stop="train")
@@ -60,7 +59,7 @@ def train(
         run.train.take(balanced) if draw == "fixed" else None,
         draw=even_chances(parts) if draw == "fresh" else None,
         transform=mixing(parts, run.num_classes, run.device) if mix else None,
-        choose=even_weights(run.val.y, minority) if even_val else None,
+        choose=None if keep == "last" else even_weights(run.val.y, minority),
         recipe=run.recipe.replace(keep=keep, average=average),
     ).model
 
