@@ -29,7 +29,9 @@ def test_a_planted_shortcut_is_found_and_the_worst_group_gains(
 ) -> None:
     frame = getattr(planted, kind)(0.95, num_samples=4000)
     file = saved(frame.drop(columns="swapped"), tmp_path / "data.csv")
-    words = {"table": ("--label", "outcome"), "text": ("--label", "topic", "--text", "message")}[kind]
+    words = {"table": ("--label", "outcome", "--missing"), "text": ("--label", "topic", "--text", "message")}[
+        kind
+    ]
     code, out, err = evenhand(
         "audit", file, *words, "--group", "aligned", "--out", tmp_path / "out", "--json"
     )
@@ -68,7 +70,9 @@ def check_folder(out: Path, rows: list[dict[str, str]]) -> None:
 def test_without_bias_it_is_left_alone(evenhand: Any, tmp_path: Path, kind: str) -> None:
     frame = getattr(planted, kind)(0.5, seed=3)
     file = saved(frame.drop(columns=["swapped", "aligned"]), tmp_path / "data.csv")
-    words = {"table": ("--label", "outcome"), "text": ("--label", "topic", "--text", "message")}[kind]
+    words = {"table": ("--label", "outcome", "--missing"), "text": ("--label", "topic", "--text", "message")}[
+        kind
+    ]
     code, out, _ = evenhand("audit", file, *words, "--out", tmp_path / "out")
     assert code == 0 and "Leave it: there is no sign of a minority" in out
     assert (
@@ -80,7 +84,9 @@ def test_without_bias_it_is_left_alone(evenhand: Any, tmp_path: Path, kind: str)
 def test_wrong_labels_land_in_the_second_list(evenhand: Any, tmp_path: Path, kind: str) -> None:
     frame = getattr(planted, kind)(0.5, seed=2, noise=0.05)
     file = saved(frame.drop(columns=["swapped", "aligned"]), tmp_path / "data.csv")
-    words = {"table": ("--label", "outcome"), "text": ("--label", "topic", "--text", "message")}[kind]
+    words = {"table": ("--label", "outcome", "--missing"), "text": ("--label", "topic", "--text", "message")}[
+        kind
+    ]
     code, out, err = evenhand("audit", file, *words, "--out", tmp_path / "out")
     assert code == 0, err
     doubt = "looks like an ordinary sample of another class"

@@ -72,7 +72,10 @@ def test_an_estimator_whose_function_raises_is_refused(
 ) -> None:
     (tmp_path / "badtables.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    table = saved(planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"]), tmp_path / "t.csv")
+    table = saved(
+        planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"]).fillna(0.0),
+        tmp_path / "t.csv",
+    )
     words = ("audit", table, "--label", "outcome", "--model", "badtables:raises", "--out", tmp_path / "out")
     code, _, err = evenhand(*words)
     assert code == 2 and "cannot be made: KeyError: 'weights'" in err and not (tmp_path / "out").exists()
@@ -81,7 +84,7 @@ def test_an_estimator_whose_function_raises_is_refused(
 def test_a_model_of_your_own(evenhand: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ownmodels.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    frame = planted.table(0.9, num_samples=200).drop(columns=["swapped", "aligned"])
+    frame = planted.table(0.9, num_samples=200).drop(columns=["swapped", "aligned"]).fillna(0.0)
     words = ("audit", saved(frame, tmp_path / "t.csv"), "--label", "outcome", "--epochs", 3, "-q", "--json")
     for name, model in (("stepwise", "SGDClassifier"), ("network", "ownmodels:network")):
         code, out, err = evenhand(*words, "--model", f"ownmodels:{name}", "--out", tmp_path / name)
@@ -93,7 +96,7 @@ def test_a_model_of_your_own(evenhand: Any, tmp_path: Path, monkeypatch: pytest.
 
 def bad_inputs(tmp: Path) -> dict[str, tuple[list[object], str]]:
     """What is wrong -> the words of the call, and what must be said."""
-    good = planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"])
+    good = planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"]).fillna(0.0)
     table = saved(good, tmp / "good.csv")
     (tmp / "empty").mkdir()
     for kind in ("a", "b"):
@@ -120,6 +123,14 @@ def bad_inputs(tmp: Path) -> dict[str, tuple[list[object], str]]:
         "no label": ([table], "a table needs --label.*length, width"),
         "label missing": ([table, "--label", "price"], "--label must name a column.*columns are length"),
         "one class": ([one, *label], "at least two classes"),
+        "NaN features": (
+            [saved(good.assign(length=[np.nan, *good["length"][1:]]), tmp / "nan.csv"), *label],
+            r"the column 'length'.* has gaps, NaN or infinite values \(1 of 60, the first in row .*--missing",
+        ),
+        "infinite features": (
+            [saved(good.assign(width=[*good["width"][:-1], np.inf]), tmp / "inf.csv"), *label],
+            "the column 'width'.* has gaps, NaN or infinite values",
+        ),
         "two rows": ([saved(good[:2], tmp / "two.csv"), *label], "at least"),
         "10,000 classes": ([many, "--label", "y"], "at most 1,000 classes.*10,000"),
         "continuous": ([real, *label], "holds quantities"),
@@ -152,6 +163,7 @@ def bad_inputs(tmp: Path) -> dict[str, tuple[list[object], str]]:
 
 CASES = [
     "empty folder", "unreadable image", "nothing there", "no label", "label missing", "one class", "two rows",
+    "NaN features", "infinite features",
     "10,000 classes", "continuous", "no features", "unknown format", "options for a folder", "options for a task",
     "unknown model of a task", "label as text", "label as group", "size of a table", "frozen table", "frozen task",
     "frozen without weights", "one epoch", "out is a file",
@@ -199,7 +211,10 @@ def test_an_audit_of_a_table_that_was_killed_while_it_wrote_is_done_again(
 ) -> None:
     from evenhand.training import store
 
-    table = saved(planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"]), tmp_path / "t.csv")
+    table = saved(
+        planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"]).fillna(0.0),
+        tmp_path / "t.csv",
+    )
     words = ("audit", table, "--label", "outcome", "--epochs", 3, "--out", tmp_path / "out")
     if earlier:
         assert evenhand(*words)[0] == 0
@@ -227,7 +242,10 @@ def test_a_page_that_cannot_be_made_leaves_no_file(
         raise ValueError("no page")
 
     monkeypatch.setattr("evenhand.audit.page.told", fail)
-    table = saved(planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"]), tmp_path / "t.csv")
+    table = saved(
+        planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"]).fillna(0.0),
+        tmp_path / "t.csv",
+    )
     code, _, err = evenhand("audit", table, "--label", "outcome", "--epochs", 3, "--out", tmp_path / "out")
     assert code == 2 and "no page" in err and not (tmp_path / "out").exists()
 

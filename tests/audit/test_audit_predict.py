@@ -60,7 +60,7 @@ def with_words(seed: int = 0) -> Any:
 def test_tables_of_numbers_and_words(evenhand: Any, tmp_path: Path, suffix: str) -> None:
     frame, file, out = with_words(), tmp_path / f"t.{suffix}", tmp_path / "out"
     frame.to_csv(file, index=False) if suffix == "csv" else frame.to_parquet(file)
-    assert evenhand("audit", file, "--label", "outcome", "--epochs", 8, "-o", out, "-q")[0] == 0
+    assert evenhand("audit", file, "--label", "outcome", "--missing", "--epochs", 8, "-o", out, "-q")[0] == 0
     agree(evenhand, out, file)
     odd = frame.drop(columns=["outcome"]).assign(supplier="never seen", more=1)
     odd["day"] = 0.0 if suffix == "parquet" else odd["day"]  # a file of dates gave days, a CSV of them words
@@ -75,7 +75,10 @@ def test_a_table_without_header(evenhand: Any, tmp_path: Path) -> None:
     frame = planted.table(0.9, num_samples=400).drop(columns=["aligned", "swapped"])
     file, out = tmp_path / "t.csv", tmp_path / "out"
     frame.to_csv(file, index=False, header=False)
-    assert evenhand("audit", file, "--no-header", "--label", 6, "--epochs", 4, "-o", out, "-q")[0] == 0
+    assert (
+        evenhand("audit", file, "--no-header", "--label", 6, "--missing", "--epochs", 4, "-o", out, "-q")[0]
+        == 0
+    )
     agree(evenhand, out, file)
 
 
@@ -134,7 +137,7 @@ def test_another_kind_of_model_replaces_the_earlier_audits(evenhand: Any, tmp_pa
     out = tmp_path / "out"
     frame = planted.table(0.9, num_samples=200).drop(columns=["aligned", "swapped"])
     file = saved(frame, tmp_path / "t.csv")
-    words = ("--label", "outcome", "--epochs", 3, "-o", out, "-q")
+    words = ("--label", "outcome", "--missing", "--epochs", 3, "-o", out, "-q")
     assert evenhand("audit", file, *words)[0] == 0
     assert (out / "baseline.joblib").exists()
     assert evenhand("audit", file, *words, "--model", "mlp")[0] == 0
@@ -158,7 +161,18 @@ def test_models_of_your_own_are_refused_with_what_to_do(
     monkeypatch.syspath_prepend(tmp_path)
     frame = planted.table(0.9, num_samples=200).drop(columns=["aligned", "swapped"])
     file, out = saved(frame, tmp_path / "t.csv"), tmp_path / "out"
-    words = ("--label", "outcome", "--epochs", 3, "-o", out, "-q", "--model", "ownpredict:estimator")
+    words = (
+        "--label",
+        "outcome",
+        "--missing",
+        "--epochs",
+        3,
+        "-o",
+        out,
+        "-q",
+        "--model",
+        "ownpredict:estimator",
+    )
     assert evenhand("audit", file, *words)[0] == 0
     code, _, err = evenhand("predict", out, file, "--model", "balanced")
     assert (
@@ -179,7 +193,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     place = tmp_path_factory.mktemp("audited")
     frame = planted.table(0.9, num_samples=200).drop(columns=["aligned", "swapped"])
     file = saved(frame, place / "t.csv")
-    write(audit(str(file), label="outcome", out=place / "out", epochs=3), place / "out")
+    write(audit(str(file), label="outcome", missing=True, out=place / "out", epochs=3), place / "out")
     return place / "out", file
 
 

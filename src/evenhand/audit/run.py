@@ -53,6 +53,7 @@ def audit(
     image: str | None = None,
     group: str | None = None,
     header: bool = True,
+    missing: bool = False,
     model: str | None = None,
     size: int | None = None,
     frozen: bool | None = None,
@@ -71,6 +72,8 @@ def audit(
     check_place(out)
     resolve_device(device)  # says what is wrong with it, also where it is not needed
     data, task = read(source, label=label, text=text, image=image, group=group, header=header)
+    if data.kind == "table" and task is None and not missing:
+        _check_whole(data.frame)
     if (size is not None or frozen is not None) and (task is not None or data.kind != "images"):
         raise ValueError(
             "--size, --frozen and --fine-tune are about your own images, but "
@@ -94,6 +97,22 @@ def audit(
         show=show or progress.choose(),
     )
     return _judged(source, data, found if finish is None else finish.finished(found), task, seed)
+
+
+def _check_whole(frame: Any) -> None:
+    """Refuse numbers that are not there: a gap may be an error of whoever made the table."""
+    words = table.word_columns(frame)
+    gaps = {name: int(frame[name].isna().sum()) for name in frame.columns if name not in words}
+    broken = {name: count for name, count in gaps.items() if count}
+    if broken:
+        first = next(iter(broken))
+        row = frame.index[frame[first].isna()][0]
+        more = f" and {len(broken) - 1} other columns" if len(broken) > 1 else ""
+        raise ValueError(
+            f"expected a number in every row, but the column {first!r}{more} has gaps, NaN or infinite "
+            f"values ({broken[first]:,} of {len(frame):,}, the first in row {row}); fill them or leave these "
+            "rows out, or add --missing, and a gap is a value of its own"
+        )
 
 
 def _is_folder(model: str | None, data: Own) -> bool:

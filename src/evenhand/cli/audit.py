@@ -29,6 +29,9 @@ def audit(
         str | None, typer.Option(metavar="COLUMN", help="Known groups: for scoring only, never for training.")
     ] = None,
     header: Annotated[bool, typer.Option(help="Whether a CSV's first line names its columns.")] = True,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Numbers may be missing: a gap is a value of its own.")
+    ] = False,
     model: Annotated[
         str | None,
         typer.Option(
@@ -61,6 +64,7 @@ def audit(
         image=image,
         group=group,
         header=header,
+        missing=missing,
         model=model,
         size=size,
         frozen=frozen,
