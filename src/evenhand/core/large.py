@@ -24,7 +24,7 @@ from evenhand.core.passes import MOST_CLASSES, Fused, Plain
 from evenhand.core.pieces import side_by_side
 from evenhand.core.search import centroids_of_sample
 
-SAMPLE = 163840  # rows on which the start is searched, all classes together
+SAMPLE = 81920  # rows on which the start is searched, all classes together
 _LEAST, _MOST = 2 * TAIL, 32768  # of them, of one class
 _SETTLED = 1e-5  # an inertia that falls by less, relatively, has settled
 _NOISE = 1e-6  # of a class's total: what sums in float32 cannot tell
