@@ -22,7 +22,7 @@ SWITCHES = [
     {"identifier": "erm"},
     {"summary": "loss"},
     {"summary": "history"},
-    {"draw": "fixed"},
+    {"draw": "fresh"},
     {"mix": False},
     {"average": False},
     {"keep": "near"},
@@ -35,7 +35,7 @@ SWITCHES = [
 def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Path, monkeypatch) -> None:
     run = make_run(small_task(), tmp_path)
     asked = asked_of(run, monkeypatch)
-    even.train(run, keep="near")
+    even.train(run, keep="near", draw="fresh")
     first = run.stages["identifier"]
     means = (1 - np.exp(-np.asarray(first.losses, np.float64))).mean(1).astype(np.float32)
     parts = even.only_clear(partition(means, run.train.y), means)
@@ -48,7 +48,7 @@ def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Pat
 
 
 def test_with_every_ingredient_taken_away_it_is_tab(tmp_path: Path) -> None:
-    off = {"identifier": "erm", "summary": "history", "draw": "fixed", "mix": False, "average": False}
+    off = {"identifier": "erm", "summary": "history", "mix": False, "average": False}
     model = even.train(make_run(small_task(), tmp_path / "even"), **off)
     assert same_weights(model, tab.train(make_run(small_task(), tmp_path / "tab")))
 
@@ -62,7 +62,8 @@ def test_every_switch_changes_what_is_asked_for(tmp_path: Path, monkeypatch, swi
         even.train(run, **settings)
         draw = None if seen["draw"] is None else seen["draw"].tolist()
         weight = None if seen["choose"] is None else seen["choose"].tolist()
-        asked.append((list(run.stages), draw, weight, seen["recipe"], seen["transform"] is None))
+        rows = None if seen["split"] is None else seen["split"].index.tolist()
+        asked.append((list(run.stages), rows, draw, weight, seen["recipe"], seen["transform"] is None))
     assert asked[0] != asked[1]
 
 

@@ -19,6 +19,7 @@ from evenhand.training.data import Batch
 from evenhand.training.run import Run
 
 GRID: dict[str, list[Any]] = {}
+COST = 2.0  # the repeated set has at most 2 N samples
 Q = 0.7  # of the generalised cross-entropy, as in the papers that introduced it and used it to seek bias
 
 
@@ -27,7 +28,7 @@ def train(
     *,
     identifier: Literal["confident", "erm"] = "confident",
     summary: Literal["error", "loss", "history"] = "error",
-    draw: Literal["fresh", "fixed"] = "fresh",
+    draw: Literal["repeated", "fresh"] = "repeated",
     mix: bool = True,
     average: bool = True,
     keep: Literal["last", "near", "best"] = "last",
@@ -36,8 +37,8 @@ def train(
 
     `identifier`: trained with the generalised cross-entropy, which leaves alone what does not fit, or ERM's
     training. `summary`: split the mean over epochs of the probability of error or of the loss, or the whole
-    history. `draw`: as many samples an epoch as there are, drawn afresh, or TAB's repeated set. `mix`: every
-    sample with one of its class's other part. `average`: weights averaged over about an epoch of steps.
+    history. `draw`: TAB's repeated set, or half as many an epoch, drawn afresh. `mix`: every sample with one
+    of its class's other part. `average`: weights averaged over about an epoch of steps.
     `keep`: when validation accuracy has ceased to rise, the last weights; the last that were as good as the
     best but for the standard error; or the best, on validation samples whose two parts of each class, found
     in the same way, count the same.
@@ -56,7 +57,7 @@ def train(
     minority = joined(parts, numbers, val_numbers, run.val.y)
     return run.fit(
         "model",
-        run.train.take(balanced) if draw == "fixed" else None,
+        run.train.take(balanced) if draw == "repeated" else None,
         draw=even_chances(parts) if draw == "fresh" else None,
         transform=mixing(parts, run.num_classes, run.device) if mix else None,
         choose=None if keep == "last" else even_weights(run.val.y, minority),
