@@ -43,8 +43,10 @@ def train(
     best but for the standard error; or the best, on validation samples whose two parts of each class, found
     in the same way, count the same.
     """
-    stage, objective = ("erm", None) if identifier == "erm" else ("identifier", generalised_cross_entropy)
-    first = run.fit(stage, objective=objective, stop="train", record=True)
+    if identifier == "erm":
+        first = run.fit(identifier, stop="train")  # the training that ERM and TAB share
+    else:
+        first = run.fit("identifier", objective=generalised_cross_entropy, stop="train", record=True)
     kind: Literal["error", "loss"] = "loss" if summary == "loss" else "error"
     numbers, val_numbers = summarise(first.losses, kind), summarise(first.val_losses, kind)
     parts = partition(first.losses if summary == "history" else numbers, run.train.y)
