@@ -28,7 +28,7 @@ CUDA = torch.device("cuda")
 def test_the_kernels_compute_what_the_network_does() -> None:
     if not has_triton():
         pytest.skip("there is no Triton that the kernels work with")
-    case = Path(__file__).with_name("kernel_cases.py")
+    case = Path(__file__).with_name("cnn_kernel_cases.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, case], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

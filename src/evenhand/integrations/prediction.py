@@ -77,7 +77,7 @@ class Network:
     weights: Path
 
     def __post_init__(self) -> None:
-        if self.takes.get("own_model") is True:
+        if isinstance(self.takes, dict) and self.takes.get("own_model") is True:
             raise ValueError(
                 f"{self.weights.parent} was trained with a model of your own; load its {self.weights.name} "
                 "into that model"
