@@ -196,7 +196,7 @@ def test_variants_are_compared_seed_by_seed(tmp_path: Path) -> None:
     made = [write(tmp_path, "tab", PAIR, seed=s, wga=w) for s, w in enumerate((0.5, 0.6, 0.0, 0.9))]
     other = {"summary": "loss", **PAIR}
     made += [write(tmp_path, "tab", other, seed=s, wga=w) for s, w in enumerate((0.5, 0.62, 0.04))]
-    table = tables.make("compare", made)
+    table = tables.make("compare", made, root=tmp_path)
     assert [row[0].text for row in table.sections[0].rows] == ["tab", "tab summary=loss"]
     assert table.cell("even_odd", "tab", "more than the first").text == ""
     assert table.cell("even_odd", "tab", "collapsed").text == "1"
@@ -205,7 +205,7 @@ def test_variants_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert table.cell("even_odd", "tab summary=loss", "95% interval").text == "-3.0 to +7.0"
     assert table.cell("even_odd", "tab summary=loss", "collapsed").text == "0"
     lower = [*made, write(tmp_path, "tab", {"lr": 0.1, "weight_decay": 0.0}, seed=0)]
-    names = [row[0].text for row in tables.make("compare", lower).sections[0].rows]
+    names = [row[0].text for row in tables.make("compare", lower, root=tmp_path).sections[0].rows]
     assert "tab lr=0.1, weight_decay=0" in names  # said where it differs
 
 

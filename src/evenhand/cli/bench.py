@@ -99,7 +99,7 @@ def bench(
     elif no_search and records:
         from evenhand.report import formats, tables
 
-        for part in formats.terminal(tables.make("compare", records)):
+        for part in formats.terminal(tables.make("compare", records, root=data)):
             _print_table(part)
     else:
         _print_table(summary.results_table(rows))

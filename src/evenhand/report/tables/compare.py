@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from evenhand.bench.recipes import pair_of
 from evenhand.bench.result import mean_of
 from evenhand.bench.select import Bench
 from evenhand.report.table import EMPTY, Cell, Column, Row, Section, Table, number, percents, words
+from evenhand.report.tables.bootstrap import REPLICATES, Resampled, interval_of_difference, resample
 from evenhand.training.record import Record
 
 COLLAPSED = 0.01  # a WGA below this is a group that was not learned at all
@@ -21,26 +23,35 @@ COLUMNS = (
     Column("WGA"),
     Column("more than the first"),
     Column("95% interval", below="more than the first"),
+    Column("95% interval, test samples", below="more than the first"),
     Column("collapsed"),
     Column("accuracy, weighted"),
+    Column("accuracy, weighted, more than the first", below="accuracy, weighted"),
+    Column("accuracy, weighted, 95% interval", below="accuracy, weighted"),
     Column("purity"),
     Column("identified"),
 )
 Variant = dict[int, Record]  # by seed
 
 
-def table_compare(benches: Sequence[Bench]) -> Table:
-    """Every variant of a task's runs with its difference to the first, over the seeds that both have."""
+def table_compare(benches: Sequence[Bench], root: Path | None = None) -> Table:
+    """Every variant of a task's runs with its difference to the first, over the seeds that both have.
+
+    `root` is the folder of the datasets, whose test labels the intervals over test samples need.
+    """
     how = (
         "Per cent; mean ± population deviation over seeds. Differences are paired by seed, with Student's "
-        f"95% interval of their mean. Collapsed: seeds with a WGA below {100 * COLLAPSED:g}%. Purity: of the "
+        f"95% interval of their mean: other seeds, the same test samples. Test samples: the middle 95% of "
+        f"{REPLICATES:,} mean differences, each with every group's test samples drawn anew with replacement, "
+        "the same for all seeds and both variants: other test samples, the same seeds. "
+        f"Collapsed: seeds with a WGA below {100 * COLLAPSED:g}%. Purity: of the "
         "minority clusters, bias-conflicting samples; identified: of these, the part in minority clusters."
     )
-    sections = [_section(bench) for bench in benches]
+    sections = [_section(bench, root) for bench in benches]
     return Table("compare", "Variants, seed by seed", COLUMNS, sections, [how])
 
 
-def _section(bench: Bench) -> Section:
+def _section(bench: Bench, root: Path | None) -> Section:
     found: dict[str, Variant] = {}
     pairs = {tuple(pair_of(record).items()) for record in bench.records}
     shown = PAIR if len(pairs) > 1 else ()  # learning rate and weight decay, where they differ at all
@@ -50,26 +61,50 @@ def _section(bench: Bench) -> Section:
         found.setdefault(f"{record.method} {settings}".strip(), {})[record.seed] = record
     names = sorted(found, key=lambda name: (not name.startswith("tab"), len(name), name))
     first = found[names[0]]
-    return Section(bench.spec, [_row(name, found[name], first) for name in names])
+    kept = [record for variant in found.values() for record in variant.values()]
+    resampled, notes = resample(kept, bench.spec, root) if len(found) > 1 else ({}, [])
+    return Section(bench.spec, [_row(name, found[name], first, resampled) for name in names], notes)
 
 
-def _row(name: str, variant: Variant, first: Variant) -> Row:
-    wga = {seed: float(record.metrics["test"]["wga"]) for seed, record in variant.items()}
-    weighted = [float(record.metrics["test"]["accuracy_weighted"]) for record in variant.values()]
-    both = [seed for seed in wga if seed in first] if variant is not first else []
-    gains = [wga[seed] - float(first[seed].metrics["test"]["wga"]) for seed in both]
+def _row(name: str, variant: Variant, first: Variant, resampled: Resampled) -> Row:
+    wga, weighted = _scores(variant, "wga"), _scores(variant, "accuracy_weighted")
+    both = [seed for seed in variant if seed in first] if variant is not first else []
+    gains, more = (
+        [own[seed] - _scores(first, key)[seed] for seed in both]
+        for own, key in ((wga, "wga"), (weighted, "accuracy_weighted"))
+    )
     collapsed = sum(value < COLLAPSED for value in wga.values())
     scores = [score for record in variant.values() if (score := record.metrics.get("identification"))]
     return [
         words(name),
         number(len(variant)),
         percents(mean_of(list(wga.values()))),
-        Cell(float(np.mean(gains)), f"{100 * np.mean(gains):+.1f}") if gains else EMPTY,
+        _difference(gains),
         _interval(gains),
+        _over_samples([variant[seed] for seed in both], [first[seed] for seed in both], resampled),
         Cell(collapsed, str(collapsed)),
-        percents(mean_of(weighted)),
+        percents(mean_of(list(weighted.values()))),
+        _difference(more),
+        _interval(more),
         *(_share([score[key] for score in scores]) for key in ("purity", "identified")),
     ]
+
+
+def _scores(variant: Variant, key: str) -> dict[int, float]:
+    return {seed: float(record.metrics["test"][key]) for seed, record in variant.items()}
+
+
+def _difference(gains: Sequence[float]) -> Cell:
+    return Cell(float(np.mean(gains)), f"{100 * np.mean(gains):+.1f}") if gains else EMPTY
+
+
+def _over_samples(ours: Sequence[Record], theirs: Sequence[Record], resampled: Resampled) -> Cell:
+    """Empty where a run cannot be resampled: an interval over fewer seeds would be of another difference."""
+    if not ours or any(record.path not in resampled for record in (*ours, *theirs)):
+        return EMPTY
+    return _bounds(
+        *interval_of_difference(*([resampled[run.path] for run in runs] for runs in (ours, theirs)))
+    )
 
 
 def _share(values: Sequence[float | None]) -> Cell:
@@ -89,4 +124,8 @@ def _interval(gains: Sequence[float]) -> Cell:
 
     mean = float(np.mean(gains))
     half = float(t.ppf(0.975, len(gains) - 1)) * float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
-    return Cell([mean - half, mean + half], f"{100 * (mean - half):+.1f} to {100 * (mean + half):+.1f}")
+    return _bounds(mean - half, mean + half)
+
+
+def _bounds(low: float, high: float) -> Cell:
+    return Cell([low, high], f"{100 * low:+.1f} to {100 * high:+.1f}")
