@@ -62,7 +62,7 @@ class Counting(Silent):
 
 
 def test_there_are_methods() -> None:
-    assert {"erm", "tab", "gdro", "lff", "jtt", "masktune", "erm_randaug", "eta_tab"} <= set(METHODS)
+    assert {"erm", "tab", "gdro", "lff", "jtt", "masktune", "erm_randaug", "eta_tab", "even"} <= set(METHODS)
     assert set(METHODS) - set(UNSUPERVISED) == {"gdro"}
 
 

@@ -1,5 +1,6 @@
 """Even: its split, its mixtures, its validation weights, and what it does of all that when it trains."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,29 @@ def test_without_a_shortcut_it_costs_no_accuracy(tmp_path: Path) -> None:
     runs = {"runs": tmp_path, "device": "cpu", "show": Silent()}
     plain, evened = (execute(made_task(0.5), name, **runs).metrics for name in ("erm", "even"))
     assert evened["test"]["accuracy"] > plain["test"]["accuracy"] - 0.03
+
+
+@pytest.mark.parametrize("keep", ["last", "near"])
+def test_a_minority_is_found_and_used_without_any_group(tmp_path: Path, keep: str) -> None:
+    """The contract's tiny task may have no class that is split at all; this one has two."""
+    task, random, weights = made_task(0.95), torch.Generator().manual_seed(0), []
+    for name in ("given", "shuffled"):
+        if name == "shuffled":
+            splits = {part: getattr(task, part) for part in ("train", "val", "test")}
+            order = {part: torch.randperm(len(split), generator=random) for part, split in splits.items()}
+            new = {p: dataclasses.replace(s, group=s.group[order[p]]) for p, s in splits.items()}
+            assert all(not torch.equal(new[part].group, splits[part].group) for part in splits)
+            task = dataclasses.replace(task, **new, checksum="")
+        run = {
+            "runs": tmp_path / name,
+            "device": "cpu",
+            "show": Silent(),
+            "recipe": task.recipe.replace(epochs=6),
+        }
+        record = execute(task, "even", {"keep": keep}, **run)
+        assert (record.partition.sizes[:, 1] > 0).all()
+        weights.append((record.path / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
 
 
 # -- the identifier --------------------------------------------------------------------------------------
