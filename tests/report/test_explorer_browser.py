@@ -13,7 +13,7 @@ import pytest
 from made_audit import STRANGE, audit, hostile_audit, samples
 
 from evenhand.report import explorer
-from evenhand.report.explorer import Audit
+from evenhand.report.explorer import Audit, Score, Verdict
 
 selenium = pytest.importorskip(
     "selenium", reason="needs the Python package selenium, which drives the browser"
@@ -411,6 +411,41 @@ def test_the_page_fits_every_screen(
             ".filter(each => each.offsetHeight && each.offsetHeight < 28).map(each => each.outerHTML)"
         )
         assert small == []
+
+
+SPORTS = ["climbing", "diving", "fishing", "pole vaulting", "racing", "throwing"]
+
+
+@pytest.mark.parametrize("width", [390, 720, 1024, 1280, 1440])
+@pytest.mark.parametrize("names", [SPORTS, list("0123456789"), ["x" * 300, *SPORTS[1:]]], ids=["sports", "digits", "long"])  # fmt: skip
+def test_no_name_of_a_class_makes_anything_scroll_sideways(
+    reader: Reader, tmp_path: Path, names: list[str], width: int
+) -> None:
+    score = Score(name=f"{names[0]}, outdoors", baseline=0.4, balanced=0.6, note=names[0])
+    says = "Some may be learned later than the rest; by itself it is not sure."
+    verdict = Verdict(strength=0.8, words="weak", advice=says, threshold=0.9)
+    own = audit(
+        samples(classes=len(names)),
+        kind="none",
+        class_names=names,
+        verdicts=[verdict] * len(names),
+        scores=[score],
+        groups=[score],
+    )
+    reader.open(explorer.write(tmp_path / "report.html", own), width=width)
+    reader.one(".item").click()
+    # Clipping would hide what sticks out, so where things end counts as well; the list shortens names on purpose.
+    wrong = reader.run("""
+        const edge = document.documentElement.clientWidth;
+        const scrolls = each => ["auto", "scroll"].includes(getComputedStyle(each).overflowX) && each.scrollWidth > each.clientWidth;
+        return [...document.querySelectorAll("body *:not(.skip, option, .item *)")]
+            .filter(each => scrolls(each) || each.getBoundingClientRect().right > edge + 1)
+            .map(each => each.outerHTML.slice(0, 120));""")
+    assert wrong == []
+    assert reader.run("const root = document.documentElement; return root.scrollWidth <= root.clientWidth")
+    if width >= 1280:  # a table, whose usual names take one line
+        last = reader.one(".verdicts tbody tr:last-child")
+        assert last.rect["height"] < 75 and last.find_element(By.CSS_SELECTOR, ".text").rect["height"] < 75
 
 
 def test_dark_is_dark_and_the_reader_can_change_it(reader: Reader, page: Path) -> None:

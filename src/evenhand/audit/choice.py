@@ -83,11 +83,11 @@ def recommend(found: Evidence, verdict: Verdict) -> dict[str, Any]:
     if verdict.advice == "look first":
         return {"model": "baseline", "reason": "first look at the late samples; see the verdict", **facts}
     counts = (
-        f"of {late} late samples that the models had not seen, balancing gets {better or 'none'} more right"
+        f"of {late} late samples that the models had not seen, balancing turns {better or 'none'} from wrong "
+        f"to right and {worse or 'none'} from right to wrong"
     )
-    counts += f" and {worse} fewer" if worse else " and none fewer"
     if facts["chance"] > CHANCE:
-        chance = ", which may be chance" if better else ""
+        chance = ", which may be chance; more samples like them would tell" if better else ""
         return {"model": "baseline", "reason": f"{counts}{chance}", **facts}
     if change < -TOLERATED:
         lost = f"but costs {-100 * change:.1f} points of validation accuracy"

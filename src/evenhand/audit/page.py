@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import evenhand
-from evenhand.audit.words import advice_sentence, class_advice, list_notes, recommendation
+from evenhand.audit.words import advice_sentence, class_advice, list_counts, list_notes, recommendation
 from evenhand.report import explorer
 from evenhand.report.explorer_input import Audit, Pictures, Rows, Samples, Score, Texts
 from evenhand.report.explorer_input import Verdict as ClassLine
 
 if TYPE_CHECKING:
     from evenhand.audit.run import Audited
+
+ONE_HUMP = 0.64  # the gap of one normal hump: no evidence at all
 
 
 def content(done: Audited) -> bytes:
@@ -43,6 +45,7 @@ def told(done: Audited) -> Audit:
         headline=advice_sentence(done.verdict),
         lede=[
             *(sentence[:1].upper() + sentence[1:] + "." for sentence in done.verdict.reasons),
+            list_counts(done.triage),
             *list_notes(done.triage),
         ],
         samples=samples,
@@ -53,6 +56,7 @@ def told(done: Audited) -> Audit:
                 words=each.words,
                 advice=class_advice(each),
                 threshold=each.threshold,
+                nothing=ONE_HUMP,
             )
             for each in (verdicts[name] for name in data.class_names)
         ],
@@ -82,7 +86,8 @@ def _scores(models: dict[str, Any]) -> list[Score]:
 
 
 def _score(name: str, what: str, before: dict[str, Any], after: dict[str, Any]) -> Score:
-    both = before["name"] if before["name"] == after["name"] else f"{before['name']}; {after['name']}"
+    both = f"as collected: {before['name']}; balanced: {after['name']}"
+    both = before["name"] if before["name"] == after["name"] else both
     chosen = "chosen by the losses of the model as collected" if what == "late" else ""
     return Score(
         name=name,

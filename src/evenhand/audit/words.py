@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evenhand.audit.triage import Triage
-from evenhand.audit.verdict import ClassVerdict, Verdict
+from evenhand.audit.verdict import FEWEST, FLOOR, ClassVerdict, Verdict
 
 ADVICE = {
     "retrain": "Retrain: a minority is learned later than the rest.",
@@ -25,7 +25,22 @@ def class_advice(verdict: ClassVerdict) -> str:
         return "Some of its samples are learned later than the rest."
     if verdict.words == "weak":
         return "Some may be learned later than the rest; by itself it is not sure."
-    return "Differences in difficulty explain it."
+    if verdict.gap >= FLOOR:
+        return f"Fewer than {FEWEST} of its samples are learned late."
+    return "By itself it shows no minority."
+
+
+def list_counts(triage: Triage) -> str:
+    """How many samples are on the two lists."""
+    minority, mislabelled = (len(triage.rows(kind)) for kind in ("minority", "mislabelled"))
+    return (
+        f"Of {len(triage.verdict):,} training samples {_number(minority)} {'are' if minority > 1 else 'is'} "
+        f"likely of a minority, {_number(mislabelled)} likely mislabelled."
+    )
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count else "none"
 
 
 def list_notes(triage: Triage) -> list[str]:

@@ -29,7 +29,7 @@ __all__ = ["Audit", "Pictures", "Rows", "Samples", "Score", "Texts", "Verdict", 
 
 STYLES = ("page.css", "explorer.css")
 SCRIPTS = ("explorer_store.js", "explorer_plots.js", "explorer_list.js", "explorer.js")
-MOST_CLASSES = 12  # shown at once; the others unfold
+MOST_LINES = 12  # classes or groups shown at once; the others unfold
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class ClassLine:
     late: int
     mislabelled: int
     verdict: Verdict
+    filled: float  # of the meter, 0 to 1
+    needed: float  # where its tick stands, 0 to 1
 
 
 def write(out: Path, audit: Audit) -> Path:
@@ -79,16 +81,17 @@ def render(audit: Audit) -> str:
     packed = explorer_data.pack(audit)
     style = "".join(map(document.resource, STYLES))
     script = '"use strict";\n(() => {\n' + "".join(map(document.resource, SCRIPTS)) + "})();\n"
-    lines = _class_lines(audit)
+    lines, groups = _class_lines(audit), _group_lines(audit)
     return (
         document.environment()
         .get_template("explorer.html")
         .render(
             audit=audit,
             scores=[_line(score) for score in audit.scores],
-            groups=[_line(score) for score in audit.groups],
-            lines=lines[:MOST_CLASSES],
-            more_lines=lines[MOST_CLASSES:],
+            groups=groups[:MOST_LINES],
+            more_groups=groups[MOST_LINES:],
+            lines=lines[:MOST_LINES],
+            more_lines=lines[MOST_LINES:],
             triaged=[
                 sum(each == kind for each in audit.samples.triage) for kind in ("minority", "mislabelled")
             ],
@@ -117,10 +120,27 @@ def _class_lines(audit: Audit) -> list[ClassLine]:
         )
     )
     lines = [
-        ClassLine(i, audit.class_names[i], totals[i], late[i], mislabelled[i], audit.verdicts[i])
-        for i in range(num_classes)
+        ClassLine(i, audit.class_names[i], totals[i], late[i], mislabelled[i], each, *_meter(each))
+        for i, each in enumerate(audit.verdicts)
     ]
     return sorted(lines, key=lambda line: (-line.verdict.strength, line.position))
+
+
+def _meter(verdict: Verdict) -> tuple[float, float]:
+    """How far a meter is filled and where its tick stands; it begins at what says nothing."""
+    nothing = verdict.nothing
+    filled, needed = (
+        max(0.0, (each - nothing) / (1 - nothing)) for each in (verdict.strength, verdict.threshold or 0.0)
+    )
+    return filled, needed
+
+
+def _group_lines(audit: Audit) -> list[Line]:
+    """The true groups: all in their order, or the worst first where they are too many to show at once."""
+    groups = list(audit.groups)
+    if len(groups) > MOST_LINES:
+        groups.sort(key=lambda score: 1.0 if score.baseline is None else score.baseline)
+    return [_line(score) for score in groups]
 
 
 def _line(score: Score) -> Line:

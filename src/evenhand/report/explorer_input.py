@@ -63,6 +63,7 @@ class Verdict:
     words: str  # such as "strong"
     advice: str  # such as "Retrain on the balanced set."
     threshold: float | None = None  # the strength that a class without a minority hardly ever reaches
+    nothing: float = 0.0  # the strength that a class without a minority has anyhow; the meter begins there
 
 
 @dataclass(frozen=True, kw_only=True)
