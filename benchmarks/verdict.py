@@ -5,7 +5,7 @@
 
 Every line is one audit; the table at the end is what docs/verdict.md shows. For digits the seed also decides
 splits and colours. `noise` is the share of wrong labels among training and validation samples. --only picks
-settings, such as 0.99 or 0.95+0.05, which has 5% of wrong labels.
+settings, such as 0.99 or 0.95+0.05, which has 5% of wrong labels. What --out already has is not run again.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0-9", help="first-last")
     parser.add_argument("--only", default="", help="such as 0.95,0.95+0.05; all if empty")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="append the results here, as JSON lines")
+    parser.add_argument("--out", type=Path, help="keep the results here, as JSON lines")
     arguments = parser.parse_args()
     first, last = map(int, arguments.seeds.split("-"))
     only = [
@@ -183,9 +183,11 @@ def main() -> None:
         for p, noise in settings(family)
         if not only or (p, noise) in only
     ]
-    results = []
+    kept = arguments.out.read_text().splitlines() if arguments.out and arguments.out.exists() else []
+    results = [json.loads(line) for line in kept]
+    done = {(each["family"], each["p"], each["noise"], each["seed"]) for each in results}
     with ProcessPoolExecutor(arguments.workers) as pool:
-        for result in pool.map(one, jobs):
+        for result in pool.map(one, [job for job in jobs if job not in done]):
             results.append(result)
             print(json.dumps(result), flush=True)
             if arguments.out:
