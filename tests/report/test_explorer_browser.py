@@ -251,6 +251,8 @@ def test_choosing_a_sample_shows_its_facts_and_its_curve(reader: Reader, page: P
     index = own.samples.ids.index(reader.words("#detail .id"))
     assert own.class_names[own.samples.labels[index]] in reader.words("#detail .sample-facts")
     assert own.class_names[own.samples.predicted_baseline[index]] in reader.words("#detail .sample-facts")
+    part = "minority" if own.samples.minority[index] else "majority"
+    assert f"pseudo-group{part}" in reader.words("#detail .sample-facts")
     assert reader.one("#detail .look img").is_displayed()
     for canvas in ("#own-plot .base", "#curves-plot .over", "#map-plot .over"):
         assert drawn(reader, canvas) > 50, canvas

@@ -143,17 +143,16 @@
     const i = chosen;
     find(".look", detail).replaceChildren(...[picture(i)].filter(Boolean));
     find(".id", detail).replaceChildren(make("bdi", "", ids[i]));
-    const part = make("span", isMinority(i) ? "badge late" : "badge most", isMinority(i) ? "minority" : "majority");
     const kind = triage(i) ? [make("span", triage(i) === 1 ? "badge late" : "badge wrong", TRIAGE[triage(i)])] : [];
-    find(".flags", detail).replaceChildren(part, ...kind);
-    const facts = [pair("class", className(labels[i]))];
+    find(".flags", detail).replaceChildren(...kind);
+    const facts = [pair("class", className(labels[i])), pair("pseudo-group", isMinority(i) ? "minority" : "majority")];
     models.forEach((predicted, m) => {
       if (!predicted) return;
       const row = pair(`predicted, ${data.models[m]}`, className(predicted[i]));
       row.classList.toggle("err", predicted[i] !== labels[i]);
       facts.push(row);
     });
-    facts.push(pair("first and last loss", `${lossText(curves[i * width])}, ${lossText(last[i])}`), pair("margin", margin[i].toFixed(2)));
+    facts.push(pair("first and last loss", `${lossText(curves[i * width])}, ${lossText(last[i])}`), pair("margin, 0 at the boundary", margin[i].toFixed(2)));
     find(".sample-facts", detail).replaceChildren(...facts);
     const whole = find(".whole", detail);
     if (data.texts) whole.replaceChildren(make("bdi", "excerpt", data.texts[i]));
