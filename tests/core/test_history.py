@@ -189,18 +189,18 @@ def test_a_file_is_written_while_others_work(tmp_path: Path, monkeypatch: pytest
         real(number)
 
     history = LossHistory(3, path=path)
+    history.record(range(3), values[:, 0])
+    history.end_epoch(wait=False)
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", slow)
-        history.record(range(3), values[:, 0])
-        history.end_epoch(wait=False)
         history.record(range(3), values[:, 1])
-        assert history.num_epochs == 1 and not path.exists()
-        go.set()
         history.end_epoch(wait=False)
+        assert history.num_epochs == 2 and np.load(path).shape == (3, 1)
+        history.record(range(3), values[:, 2])  # while the last epoch is being written
+        go.set()
         history.flush()
         np.testing.assert_array_equal(np.load(path), values[:, :2])
         patched.setattr("os.fsync", _full)
-        history.record(range(3), values[:, 2])
         history.end_epoch(wait=False)
         for _ in range(2):  # it does not get lost
             with pytest.raises(OSError, match="disk is full"):
@@ -214,8 +214,26 @@ def test_a_file_is_written_while_others_work(tmp_path: Path, monkeypatch: pytest
     np.testing.assert_array_equal(np.load(path), values[:, :1])
 
 
+def test_an_epoch_that_another_thread_finds_broken_is_dropped(tmp_path: Path) -> None:
+    history = LossHistory(2, path=tmp_path / "losses.npy")
+    for number in range(4):
+        history.record([0, 1], [1.0, number])
+        if number == 2:
+            history._log.sums[1] = torch.inf  # as a GPU's losses may be, which are not looked at before
+        if number < 3:
+            history.end_epoch(wait=False)
+        else:
+            with pytest.raises(ValueError, match="the epoch is dropped"):
+                history.end_epoch(wait=False)
+            assert history.num_epochs == 2
+            history.end_epoch(wait=False)  # this epoch is still there
+    np.testing.assert_array_equal(history.losses, [[1, 1, 1], [0, 1, 3]])
+    with pytest.raises(ValueError, match="none was recorded"):
+        history.end_epoch(wait=False)
+
+
 def test_more_losses_than_are_noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenhand.core.history._LOG", 7)
+    monkeypatch.setattr("evenhand.core.epoch_log._LOG", 7)
     history, index = LossHistory(20), torch.arange(60) % 20
     values = torch.rand(60)
     for part in (slice(0, 5), slice(5, 9), slice(9, 40), slice(40, 46), slice(46, 60)):

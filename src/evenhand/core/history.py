@@ -13,9 +13,8 @@ from torch import Tensor
 
 from evenhand.core import ranks
 from evenhand.core.arrays import as_real
+from evenhand.core.epoch_log import EpochLog
 from evenhand.core.history_file import NUMPY, HistoryFile, writer
-
-_LOG = 1 << 20  # losses noted before they are added up
 
 
 class LossHistory:
@@ -55,27 +54,19 @@ class LossHistory:
         self.num_samples, self.dtype = num_samples, dtype
         self.path = None if path is None else Path(path)
         self._device = None if device is None else torch.device(device)
-        # Of the current epoch, on the CPU; the first and the last place count indices out of range, so that a
-        # device need not be asked about them before the epoch ends.
-        self._sum = torch.zeros(num_samples + 2)
-        self._count = torch.zeros(num_samples + 2)
-        # What was recorded last, on the device of the first losses, to be added up together: noting it takes
-        # a step two copies and no more.
-        self._index: Tensor | None = None  # (log,) int64
-        self._losses: Tensor | None = None  # (log,) float32
-        self._noted = 0
-        self._recorded = False
+        self._log = EpochLog(num_samples, self._device)  # of the current epoch
+        self._spare: EpochLog | None = None  # for the next, while another thread closes this one
         self._columns: list[Tensor] = []  # of a history without a file
         self._shared = across_ranks and ranks.count() > 1
         self._own = slice(*ranks.part(num_samples)) if self._shared else slice(0, num_samples)
         self._file = None if self.path is None else HistoryFile(self.path, num_samples, dtype)
-        self._writing: tuple[Tensor, Future[None] | None] | None = None  # a column, and who writes it
+        self._closing: tuple[EpochLog, Future[None] | None] | None = None  # an epoch, and who closes it
         self._num_epochs = ranks.from_first(self._epochs_on_disk) if self._shared else self._epochs_on_disk()
 
     @property
     def num_epochs(self) -> int:
         """How many epochs have been ended."""
-        return self._num_epochs + (self._writing is not None)
+        return self._num_epochs + (self._closing is not None)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -114,22 +105,77 @@ class LossHistory:
             raise ValueError(f"index must hold whole numbers, got {where.dtype}")
         if (self._device or values.device).type == "cpu":
             _check(where, values, self.num_samples)
-        self._note(where, values)
-        self._recorded |= len(where) > 0
+        self._log.note(where, values)
 
     def end_epoch(self, *, wait: bool = True) -> None:
         """Close the epoch: its losses become the history's next column.
 
-        Unless told to `wait` for the disk, the file is written while the training goes on. What reads or
-        continues the history waits for it, and so does `flush`; what went wrong is raised there.
+        Unless told to `wait`, another thread fetches them from the device and writes the file while the
+        training goes on; only the first epoch is waited for. What reads or continues the history waits for
+        the thread, and so does `flush`; what went wrong is raised there.
         """
         self.flush()
-        self._add_up()
-        broken = self._check_epoch()
-        if broken:
-            self._forget()
-            raise ValueError(broken)
-        sums, counts = self._sum[1:-1], self._count[1:-1]
+        here = wait or self._shared or self._file is None
+        if here or self._num_epochs == 0 or not self._log.recorded:
+            self._close(self._log)
+            self._num_epochs += 1
+            self._log.clear()  # last: what could not be written is still there to be written again
+            return
+        log = self._log
+        log.fetch()
+        self._log, self._spare = self._spare or EpochLog(self.num_samples, self._device), None
+        self._closing = log, writer().submit(self._close, log)
+
+    def flush(self) -> None:
+        """Wait until every ended epoch is on the disk; call again to try again what failed."""
+        if self._closing is None:
+            return
+        log, job = self._closing
+        self._closing = log, None
+        try:
+            self._close(log) if job is None else job.result()
+        except ValueError:  # the epoch is dropped
+            self._closing, self._spare = None, log
+            raise
+        self._closing, self._spare = None, log
+        self._num_epochs += 1
+        log.clear()
+
+    def truncate(self, num_epochs: int) -> None:
+        """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
+        self.flush()
+        if not 0 <= num_epochs <= self._num_epochs:
+            raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self._num_epochs}")
+        self._log.clear()
+        self._columns = self._columns[:num_epochs]
+        if self._file is not None and (ranks.first() or not self._shared):
+            self._file.truncate(num_epochs)
+        self._num_epochs = num_epochs
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _epochs_on_disk(self) -> int:
+        return 0 if self._file is None else self._file.num_epochs()
+
+    def _close(self, log: EpochLog) -> None:
+        """Turn an epoch into a column and append it; a broken one is forgotten."""
+        log.add_up()
+        try:
+            column = self._column(log)
+        except ValueError:
+            log.clear()
+            raise
+        if self._file is None:
+            self._columns.append(column)
+        elif self._shared:
+            self._file.append_part(column, self._own.start, self._num_epochs)
+        else:
+            self._file.append(column, self._num_epochs)
+
+    def _column(self, log: EpochLog) -> Tensor:
+        """Every sample's loss in the epoch, as it is stored."""
+        self._check_epoch(log)
+        sums, counts = log.sums[1:-1], log.counts[1:-1]
         if self._shared:
             sums, counts = ranks.add_parts(sums), ranks.add_parts(counts)
         seen, column = counts > 0, sums / counts.clamp(min=1)
@@ -141,56 +187,19 @@ class LossHistory:
         elif self.dtype == torch.float16:
             limit = torch.finfo(torch.float16).max
             column = column.clamp(-limit, limit)
-        column = column.to(self.dtype)
-        if wait or self._shared or self._file is None:
-            self._append(column)
-        else:
-            self._writing = column, writer().submit(self._file.append, column, self._num_epochs)
-        self._forget()  # last: what could not be written is still there to be written again
+        return column.to(self.dtype)
 
-    def flush(self) -> None:
-        """Wait until every ended epoch is on the disk; call again to try again what failed."""
-        if self._writing is None:
-            return
-        column, job = self._writing
-        self._writing = column, None
-        if job is None:
-            assert self._file is not None
-            self._file.append(column, self._num_epochs)
-        else:
-            job.result()
-        self._writing = None
-        self._num_epochs += 1
-
-    def truncate(self, num_epochs: int) -> None:
-        """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
-        self.flush()
-        if not 0 <= num_epochs <= self._num_epochs:
-            raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self._num_epochs}")
-        self._forget()
-        self._columns = self._columns[:num_epochs]
-        if self._file is not None and (ranks.first() or not self._shared):
-            self._file.truncate(num_epochs)
-        self._num_epochs = num_epochs
-
-    # -- inside --------------------------------------------------------------------------------------
-
-    def _epochs_on_disk(self) -> int:
-        return 0 if self._file is None else self._file.num_epochs()
-
-    def _check_epoch(self) -> str:
-        """What is wrong with the epoch, if anything."""
-        wrong = bool((self._count[0] + self._count[-1] > 0) | ~self._sum.isfinite().all())
-        facts = torch.tensor([self._recorded, wrong], dtype=torch.float32)
+    def _check_epoch(self, log: EpochLog) -> None:
+        wrong = bool((log.counts[0] + log.counts[-1] > 0) | ~log.sums.isfinite().all())
+        facts = torch.tensor([log.recorded, wrong], dtype=torch.float32)
         recorded, wrong = (ranks.add(facts) if self._shared else facts).bool().tolist()
         if not recorded:
-            return "end_epoch needs losses, but none was recorded since the last one"
-        return (
-            f"losses must be finite and indices between 0 and {self.num_samples - 1}, "
-            "but some of this epoch were not; the epoch is dropped"
-            if wrong
-            else ""
-        )
+            raise ValueError("end_epoch needs losses, but none was recorded since the last one")
+        if wrong:
+            raise ValueError(
+                f"losses must be finite and indices between 0 and {self.num_samples - 1}, "
+                "but some of this epoch were not; the epoch is dropped"
+            )
 
     def _check_first(self, seen: Tensor, counts: Tensor) -> None:
         """The commonest mistake shows in the first epoch: something else was taken for positions."""
@@ -198,7 +207,6 @@ class LossHistory:
         recorded = int(counts.sum())
         hint = "are the positions those of evenhand.indexed(dataset), and is num_samples its length?"
         if recorded >= self.num_samples and missing > 0.9 * self.num_samples:
-            self._forget()
             raise ValueError(
                 f"index must hold samples' positions, but {recorded} losses went to only "
                 f"{self.num_samples - missing} of {self.num_samples} samples; {hint}"
@@ -207,7 +215,7 @@ class LossHistory:
             warnings.warn(
                 f"{missing} of {self.num_samples} samples had no loss in the first epoch and get the mean of "
                 f"the others until they have; {hint}",
-                stacklevel=3,
+                stacklevel=5,
             )
 
     def _unseen(self, column: Tensor, seen: Tensor) -> Tensor:
@@ -220,45 +228,10 @@ class LossHistory:
         mean: Tensor = total / number
         return mean.float()
 
-    def _note(self, where: Tensor, values: Tensor) -> None:
-        """Keep copies, since callers use their tensors again; they are converted on the way."""
-        if self._index is None or self._losses is None or self._noted + len(where) > len(self._index):
-            self._add_up()
-            if self._index is None or self._losses is None or len(where) > len(self._index):
-                size, device = max(min(self.num_samples, _LOG), len(where)), self._device or values.device
-                self._index = torch.empty(size, dtype=torch.int64, device=device)
-                self._losses = torch.empty(size, device=device)
-        part = slice(self._noted, self._noted + len(where))
-        self._index[part].copy_(where, non_blocking=self._index.is_cuda)
-        self._losses[part].copy_(values, non_blocking=self._index.is_cuda)
-        self._noted += len(where)
-
-    def _add_up(self) -> None:
-        """Add what was noted to the sums, in its order; the one thing that waits for a device."""
-        if self._noted == 0:
-            return
-        assert self._index is not None and self._losses is not None
-        where = self._index[: self._noted].cpu().clamp(-1, self.num_samples) + 1
-        values = self._losses[: self._noted].cpu()
-        self._sum.index_add_(0, where, values)
-        self._count.index_add_(0, where, torch.ones_like(values))
-        self._noted = 0
-
-    def _forget(self) -> None:
-        self._sum.zero_(), self._count.zero_()
-        self._noted, self._recorded = 0, False
-
     def _last_column(self) -> Tensor:
-        return self._columns[-1] if self.path is None else self.losses[self._own, -1]
-
-    def _append(self, column: Tensor) -> None:
         if self._file is None:
-            self._columns.append(column)
-        elif self._shared:
-            self._file.append_part(column, self._own.start, self._num_epochs)
-        else:
-            self._file.append(column, self._num_epochs)
-        self._num_epochs += 1
+            return self._columns[-1]
+        return torch.from_numpy(self._file.mapped()[self._own, -1])
 
 
 def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:

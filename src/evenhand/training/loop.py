@@ -23,7 +23,7 @@ from evenhand.training.evaluation import autocast, evaluate, standard_error, wei
 from evenhand.training.histories import Histories
 from evenhand.training.objective import Objective, Tap
 from evenhand.training.progress import Silent
-from evenhand.training.quick import allow_kernels, quickest
+from evenhand.training.quick import Graphed, allow_kernels, quickest
 from evenhand.training.recipe import Recipe
 from evenhand.training.seeding import seed_epoch
 from evenhand.training.stopping import Rule
@@ -181,6 +181,9 @@ class Training:
             kind = "validation" if stop == "val" else "training"
             reason = f"stopped: {kind} accuracy no longer rises" if early else ""
         finally:
+            if isinstance(fast, Graphed):
+                self._tap = Tap(self.model, self.model, self._full_slice())
+                fast.release()
             self.progress.finish(reason)
 
     def _run_epochs(self, stop: str | int, limit: int) -> None:

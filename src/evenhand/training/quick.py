@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -59,6 +60,16 @@ class Graphed:
         if self._replay is None:
             self._replay = self._capture(x)
         return self._replay(x)
+
+    def release(self) -> None:
+        """Give the graphs and their memory back.
+
+        They are in a cycle that Python frees at some later time, and if that is in a process forked
+        meanwhile, such as a DataLoader's worker, CUDA ends it.
+        """
+        if self._replay is not None:
+            self._replay = None
+            gc.collect()
 
     def _capture(self, x: Tensor) -> Forward:
         # Trying out changes running averages and draws random numbers; the training must not notice.
