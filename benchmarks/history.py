@@ -54,7 +54,7 @@ def main() -> None:
                 times[recorded].append(time.perf_counter() - begun)
     without, recording = statistics.median(times[False]), statistics.median(times[True])
     own = alone(len(y), size, device)
-    plain, kept = engine(task, 2 if options.smoke else 40, 1 if options.smoke else 4)
+    plain, kept = engine(task, *((1, 2, 1) if options.smoke else (10, 60, 4)))
     print(f"\n{spec}, {len(y):,} samples, batches of {size}, six-layer CNN, {device.type}")
     common.table(
         ["", "milliseconds an epoch", "share"],
@@ -89,17 +89,22 @@ def epoch(
         history.end_epoch(wait=False)  # as the engine does
 
 
-def engine(task: Task, epochs: int, pairs: int) -> tuple[float, float]:
-    """Median seconds an epoch of trainings that are not recorded and that are, one after the other."""
-    times: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(2 * pairs + 2):
-        recorded = number % 2 == 1
-        took = training.ours(task, 0, training.OWN["ours"], epochs, validated=True, recorded=recorded)[0]
-        if number > 1:
-            times[recorded].append(took / epochs)
-    shown = {name: [f"{1000 * each:.1f}" for each in times[name]] for name in times}
-    print("milliseconds an epoch, not recorded", *shown[False], "recorded", *shown[True])
-    return statistics.median(times[False]), statistics.median(times[True])
+def engine(task: Task, short: int, long: int, pairs: int) -> tuple[float, float]:
+    """Seconds an epoch, not recorded and recorded: of long trainings less short ones."""
+    times: dict[tuple[bool, int], list[float]] = {}
+    for number in range(pairs + 1):
+        for epochs, recorded in ((long, False), (long, True), (short, True), (short, False)):
+            took = training.ours(task, 0, training.OWN["ours"], epochs, validated=True, recorded=recorded)[0]
+            if number > 0:
+                times.setdefault((recorded, epochs), []).append(took)
+    print(
+        {f"recorded {kind[0]}, {kind[1]} epochs": [round(t, 3) for t in each] for kind, each in times.items()}
+    )
+    plain, kept = (
+        (statistics.median(times[kind, long]) - statistics.median(times[kind, short])) / (long - short)
+        for kind in (False, True)
+    )
+    return plain, kept
 
 
 def alone(samples: int, size: int, device: torch.device) -> float:

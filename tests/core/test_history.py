@@ -214,6 +214,19 @@ def test_a_file_is_written_while_others_work(tmp_path: Path, monkeypatch: pytest
     np.testing.assert_array_equal(np.load(path), values[:, :1])
 
 
+def test_what_is_looked_at_later_is_still_refused() -> None:
+    history = LossHistory(2)
+    for index, losses in (([0, 2], [1.0, 1.0]), ([0, 1], [1.0, float("nan")])):
+        history.record(torch.tensor(index), torch.tensor(losses), later=True)
+        with pytest.raises(ValueError, match="the epoch is dropped"):
+            history.end_epoch()
+    history.record(torch.tensor([1, 0]), torch.tensor([True, False]), later=True)
+    history.fetch()
+    history.record([1], [0.0])
+    history.end_epoch()
+    assert history.losses.tolist() == [[0.0], [0.5]]
+
+
 def test_an_epoch_that_another_thread_finds_broken_is_dropped(tmp_path: Path) -> None:
     history = LossHistory(2, path=tmp_path / "losses.npy")
     for number in range(4):
@@ -281,6 +294,11 @@ def test_a_device_is_not_waited_for_before_the_epoch_ends() -> None:
         torch.cuda.set_sync_debug_mode("default")
     history.end_epoch()
     torch.testing.assert_close(history.losses[:, 0], losses.cpu())
+    history.record(torch.arange(1000, device="cuda"), losses > 0.5, later=True)
+    history.fetch()
+    history.end_epoch()
+    torch.testing.assert_close(history.losses[:, 1], (losses > 0.5).cpu().float())
+    history.truncate(1)
     for index, value in ((1000, 1.0), (-1, 1.0), (0, float("nan"))):
         history.record(torch.tensor([index]), torch.tensor([value], device="cuda"))
         with pytest.raises(ValueError, match="the epoch is dropped"):

@@ -9,7 +9,7 @@ _LOG = 1 << 20  # losses noted before they are added up
 
 
 class EpochLog:
-    """Samples' sums and counts of one epoch. A step notes its losses by two copies and launches nothing else.
+    """Samples' sums and counts of one epoch; a step only notes its losses, and nothing waits for the device.
 
     The first and the last place of `sums` and `counts` are for indices out of range, so that a device need
     not be asked about them before the epoch ends.
@@ -20,62 +20,50 @@ class EpochLog:
         self.sums = torch.zeros(num_samples + 2)
         self.counts = torch.zeros(num_samples + 2)
         self.recorded = False
-        # What was recorded last, on the device of the first losses, and where a GPU copies it to.
-        self._index: Tensor | None = None  # (log,) int64
-        self._losses: Tensor | None = None  # (log,) float32
-        self._noted = 0
-        self._host: tuple[Tensor, Tensor] | None = None  # the same, pinned
-        self._fetched: torch.cuda.Event | None = None
+        self._noted: list[tuple[Tensor, Tensor]] = []  # index and losses of batches, on one device
+        self._size = 0  # samples noted
+        # The same on the CPU, once the event has come.
+        self._fetched: list[tuple[Tensor, Tensor, torch.cuda.Event | None]] = []
 
-    def note(self, where: Tensor, values: Tensor) -> None:
-        """Keep copies, since callers use their tensors again; they are converted on the way."""
-        if self._index is None or self._losses is None or self._noted + len(where) > len(self._index):
+    def note(self, index: Tensor, losses: Tensor, *, copy: bool) -> None:
+        """Keep a batch, and `copy` it if the caller will use its tensors again."""
+        if len(index) == 0:
+            return
+        if self._size + len(index) > _LOG:
             self.add_up()
-            if self._index is None or self._losses is None or len(where) > len(self._index):
-                size, device = max(min(self.num_samples, _LOG), len(where)), self._device or values.device
-                self._index = torch.empty(size, dtype=torch.int64, device=device)
-                self._losses = torch.empty(size, device=device)
-                self._host = None
-        part = slice(self._noted, self._noted + len(where))
-        self._index[part].copy_(where, non_blocking=self._index.is_cuda)
-        self._losses[part].copy_(values, non_blocking=self._index.is_cuda)
-        self._noted += len(where)
-        self.recorded |= len(where) > 0
+        device = self._device or (self._noted[0][1].device if self._noted else losses.device)
+        pair = (each.to(device, non_blocking=device.type == "cuda", copy=copy) for each in (index, losses))
+        self._noted.append((next(pair), next(pair)))
+        self._size += len(index)
+        self.recorded = True
 
     def fetch(self) -> None:
-        """Let the device copy to the CPU what was noted; nothing waits. Until `add_up`, note nothing more."""
-        if self._noted == 0 or self._index is None or self._losses is None or not self._index.is_cuda:
+        """Let the device copy to the CPU what was noted; nothing waits."""
+        if not self._noted:
             return
-        if self._host is None:
-            self._host = (
-                torch.empty(len(self._index), dtype=torch.int64, pin_memory=True),
-                torch.empty(len(self._losses), pin_memory=True),
+        index, losses = (torch.cat(each) for each in zip(*self._noted, strict=True))
+        self._noted, self._size, event = [], 0, None
+        if losses.is_cuda:
+            index, losses = (
+                torch.empty_like(each, device="cpu", pin_memory=True).copy_(each, non_blocking=True)
+                for each in (index, losses)
             )
-        for there, here in zip(self._host, (self._index, self._losses), strict=True):
-            there[: self._noted].copy_(here[: self._noted], non_blocking=True)
-        self._fetched = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._fetched.record(torch.cuda.current_stream(self._index.device))
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream())
+        self._fetched.append((index.cpu(), losses.cpu(), event))
 
     def add_up(self) -> None:
         """Add what was noted to the sums, in its order; the one thing that waits for a device."""
-        if self._noted == 0:
-            return
-        if self._fetched is None:
-            self.fetch()
-        source = (self._index, self._losses)
-        if self._fetched is not None:
-            self._fetched.synchronize()
-            self._fetched = None
-            assert self._host is not None
-            source = self._host
-        assert source[0] is not None and source[1] is not None
-        where, values = source[0][: self._noted].cpu(), source[1][: self._noted].cpu()
-        where = where.clamp(-1, self.num_samples) + 1
-        self.sums.index_add_(0, where, values)
-        self.counts.index_add_(0, where, torch.ones_like(values))
-        self._noted = 0
+        self.fetch()
+        for index, losses, event in self._fetched:
+            if event is not None:
+                event.synchronize()
+            place, values = index.long().clamp(-1, self.num_samples) + 1, losses.float()
+            self.sums.index_add_(0, place, values)
+            self.counts.index_add_(0, place, torch.ones_like(values))
+        self._fetched = []
 
     def clear(self) -> None:
         """Forget the epoch."""
         self.sums.zero_(), self.counts.zero_()
-        self._noted, self.recorded, self._fetched = 0, False, None
+        self._noted, self._size, self._fetched, self.recorded = [], 0, [], False

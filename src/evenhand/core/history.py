@@ -24,7 +24,7 @@ class LossHistory:
     its last value; one that has never been seen has the mean over the samples seen in that epoch.
     With `path`, epochs are appended to an .npy file in Fortran order, which `numpy.load(path, mmap_mode="r")`
     can read at any time and which the next `LossHistory(…, path=path)` continues. An epoch that has not
-    been ended is not kept. A device holds 8 bytes per sample and a log of 12 MiB, however many epochs.
+    been ended is not kept. A device holds the last million losses at most, however many epochs.
     float16 halves the memory at a relative error of at most 2**-11, and 2**-25 near zero (losses above 65504
     become 65504); bool keeps whether the mean is at least one half.
 
@@ -86,10 +86,13 @@ class LossHistory:
             return columns.t()
         return torch.from_numpy(self._file.mapped())
 
-    def record(self, index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> None:
+    def record(
+        self, index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike, *, later: bool = False
+    ) -> None:
         """Take the losses of one batch, one per sample; nothing waits for the device.
 
-        Wrong values raise a ValueError: at once on the CPU, at `end_epoch` on another device.
+        Wrong values raise a ValueError: at once on the CPU, at `end_epoch` on another device. With `later`
+        the tensors are neither copied nor looked at before the epoch ends, and must not change until then.
         """
         values, where = _tensor(losses, "losses").detach(), _tensor(index, "index")
         if values.ndim != 1:
@@ -103,9 +106,9 @@ class LossHistory:
             )
         if where.is_floating_point() or where.is_complex() or where.dtype == torch.bool:
             raise ValueError(f"index must hold whole numbers, got {where.dtype}")
-        if (self._device or values.device).type == "cpu":
+        if not later and (self._device or values.device).type == "cpu":
             _check(where, values, self.num_samples)
-        self._log.note(where, values)
+        self._log.note(where, values, copy=not later)
 
     def end_epoch(self, *, wait: bool = True) -> None:
         """Close the epoch: its losses become the history's next column.
@@ -115,16 +118,18 @@ class LossHistory:
         the thread, and so does `flush`; what went wrong is raised there.
         """
         self.flush()
-        here = wait or self._shared or self._file is None
-        if here or self._num_epochs == 0 or not self._log.recorded:
+        if wait or self._shared or self._file is None or self._num_epochs == 0 or not self._log.recorded:
             self._close(self._log)
             self._num_epochs += 1
-            self._log.clear()  # last: what could not be written is still there to be written again
             return
         log = self._log
         log.fetch()
         self._log, self._spare = self._spare or EpochLog(self.num_samples, self._device), None
         self._closing = log, writer().submit(self._close, log)
+
+    def fetch(self) -> None:
+        """Let the device copy what was recorded to the CPU while other work goes on."""
+        self._log.fetch()
 
     def flush(self) -> None:
         """Wait until every ended epoch is on the disk; call again to try again what failed."""
@@ -139,7 +144,6 @@ class LossHistory:
             raise
         self._closing, self._spare = None, log
         self._num_epochs += 1
-        log.clear()
 
     def truncate(self, num_epochs: int) -> None:
         """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
@@ -158,7 +162,7 @@ class LossHistory:
         return 0 if self._file is None else self._file.num_epochs()
 
     def _close(self, log: EpochLog) -> None:
-        """Turn an epoch into a column and append it; a broken one is forgotten."""
+        """Turn an epoch into a column and append it; what could not be written can be tried again."""
         log.add_up()
         try:
             column = self._column(log)
@@ -171,6 +175,7 @@ class LossHistory:
             self._file.append_part(column, self._own.start, self._num_epochs)
         else:
             self._file.append(column, self._num_epochs)
+        log.clear()
 
     def _column(self, log: EpochLog) -> Tensor:
         """Every sample's loss in the epoch, as it is stored."""

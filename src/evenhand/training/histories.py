@@ -90,6 +90,11 @@ class Histories:
             getattr(self, name).truncate(epochs)
             del self._sums[name][epochs:]
 
+    def fetch(self) -> None:
+        """Let the device copy the epoch's training losses and hits to the CPU; nothing waits."""
+        self.losses.fetch()
+        self.hits.fetch()
+
     def end_epoch(self) -> None:
         """Close the epoch of all of them; the files are written while the training goes on."""
         for name in NAMES:

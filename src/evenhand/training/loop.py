@@ -254,7 +254,9 @@ class Training:
                     if not self.recipe.clean_losses:
                         losses = F.cross_entropy(self._tap.logits.float(), batch.y, reduction="none")
                         self._record(self.histories.losses, batch.index, losses)
-                    self.histories.hits.record(batch.index, correct)
+                    self.histories.hits.record(batch.index, correct, later=True)
+        if self.histories is not None:
+            self.histories.fetch()  # while the device still works
         total, hits = ranks.add(torch.stack([total, hits]))
         self._end_epoch(total.item() / len(order), hits.item() / len(order))
 
@@ -269,7 +271,7 @@ class Training:
 
     def _record(self, history: LossHistory, index: Tensor, losses: Tensor) -> None:
         try:
-            history.record(index, losses)
+            history.record(index, losses, later=self.device.type == "cuda")  # a GPU finds out at the end
         except ValueError as error:  # our indices are right, so the losses are not finite
             raise self._diverged() from error
 
@@ -305,7 +307,7 @@ class Training:
             if self.histories is not None:
                 own = torch.arange(*ranks.part(len(losses)))  # all ranks know all: each records a part
                 self._record(self.histories.val_losses, own, losses[own])
-                self.histories.val_hits.record(own, correct[own])
+                self.histories.val_hits.record(own, correct[own], later=True)
         if self.histories is not None:
             if self.recipe.clean_losses:
                 losses, _ = evaluate(self.model, self.train.plain(), self.recipe)
