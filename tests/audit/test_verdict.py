@@ -248,7 +248,14 @@ def test_true_groups_are_scored_and_change_nothing_else() -> None:
     assert judge(plain) == judge(grouped)
     scores = side_by_side(grouped)["baseline"]["test"]["groups"]
     assert sum(each["count"] for each in scores) == 200 and all(each["accuracy"] == 1 for each in scores)
-    assert "groups" not in side_by_side(plain)["baseline"]["test"]
+    values = side_by_side(grouped)["baseline"]["test"]["values"]
+    assert [(each["name"], each["count"]) for each in values] == [
+        ("a, all classes", 100),
+        ("b, all classes", 100),
+    ]
+    others = made(apart=0.05, group=group, group_names=("a cat", "b cat", "a dog", "b dog"))
+    assert "values" not in side_by_side(others)["baseline"]["test"]  # who knows how they are numbered
+    assert not {"groups", "values"} & set(side_by_side(plain)["baseline"]["test"])
 
 
 def test_a_smaller_cluster_of_low_losses_is_not_late() -> None:

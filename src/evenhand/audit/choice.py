@@ -56,7 +56,23 @@ def scores(found: Evidence, predictions: dict[str, np.ndarray], part: str) -> di
         groups = shares(correct, found.group[part], found.group_names)
         result["groups"] = [asdict(each) for each in groups]
         result["worst_group"] = asdict(min(groups, key=lambda each: each.accuracy))
+        names = value_names(found)
+        if names:  # more samples each than where a class is asked for, too
+            values = shares(correct, found.group[part] % len(names), names)
+            result["values"] = [asdict(each) for each in values]
+            result["worst_value"] = asdict(min(values, key=lambda each: each.accuracy))
     return result
+
+
+def value_names(found: Evidence) -> tuple[str, ...]:
+    """Names of the group column's values, where the groups are its values within each class in turn.
+
+    A task of one's own may number its groups otherwise; then there are none.
+    """
+    number = len(found.group_names) // len(found.class_names)
+    values = [name.removeprefix(f"{found.class_names[0]}, ") for name in found.group_names[:number]]
+    whole = tuple(f"{name}, {value}" for name in found.class_names for value in values)
+    return tuple(f"{value}, all classes" for value in values) if whole == found.group_names else ()
 
 
 def side_by_side(found: Evidence) -> dict[str, Any]:

@@ -34,7 +34,7 @@ BACKBONES = ("resnet18", "mobilenet_v2", "resnet50", "mobilenet_v3_small", "effi
 FROZEN_SIZE, OWN_SIZE = 128, 32  # pixels
 TUNED_SIZE = {"cpu": 48, "cuda": 128}  # pixels; on a CPU 2,000 photos then take half an hour
 MOST_TUNED = 4000  # images that a CPU fine-tunes on; beyond, the backbone is frozen
-TUNED = Recipe(optimizer="sgd", lr=1e-2, epochs=15, batch_size=64, check_every=1)
+TUNED = Recipe(optimizer="sgd", lr=1e-2, epochs=15, batch_size=64, check_every=1, average=True)
 HEAD = Recipe(model="linear", epochs=60, batch_size=64, check_every=1)
 CHUNK = 64  # images in one pass through a backbone
 

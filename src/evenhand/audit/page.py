@@ -101,8 +101,9 @@ def _score(name: str, what: str, before: dict[str, Any], after: dict[str, Any]) 
 
 
 def _groups(models: dict[str, Any]) -> list[Score]:
-    """True groups of the test set, where a group column was given; for scoring only."""
-    before, after = (models[key]["test"].get("groups", []) for key in ("baseline", "balanced"))
+    """The test set by the group column, where one was given, then by class too; for scoring only."""
+    tests = (models[key]["test"] for key in ("baseline", "balanced"))
+    before, after = ([*test.get("values", []), *test.get("groups", [])] for test in tests)
     return [_score(old["name"], "group", old, new) for old, new in zip(before, after, strict=True)]
 
 

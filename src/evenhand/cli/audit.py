@@ -129,5 +129,6 @@ ROWS = (
     ("  learned late", "val", "late"),
     ("test", "test", "accuracy"),
     ("  worst class", "test", "worst_class"),
+    ("  worst value of --group", "test", "worst_value"),
     ("  worst true group", "test", "worst_group"),
 )
