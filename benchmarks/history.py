@@ -54,7 +54,7 @@ def main() -> None:
                 times[recorded].append(time.perf_counter() - begun)
     without, recording = statistics.median(times[False]), statistics.median(times[True])
     own = alone(len(y), size, device)
-    plain, kept = engine(task, *((1, 2, 1) if options.smoke else (10, 60, 4)))
+    plain, kept = engine(task, *((1, 2, 1) if options.smoke else (5, 45, 2)))
     print(f"\n{spec}, {len(y):,} samples, batches of {size}, six-layer CNN, {device.type}")
     common.table(
         ["", "milliseconds an epoch", "share"],
