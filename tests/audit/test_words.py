@@ -48,9 +48,22 @@ def test_a_model_is_recommended_with_what_balancing_changed() -> None:
     wrong = found.unseen.copy()
     wrong[:3] = wrong[:3, ::-1]
     few = made(apart=0.05, unseen=wrong, unseen_balanced=found.unseen, val_losses=0 * found.val_losses)
-    said = recommendation(recommend(few, judge(few)))
-    assert said.startswith("Ship the model trained on the data as they are: of 40 late samples")
+    verdict = judge(few)
+    said = recommendation(recommend(few, verdict), verdict)
+    assert verdict.advice == "retrain"  # which the words must not seem to contradict
+    assert said.startswith("For now ship the model trained on the data as they are. The balanced model is ")
+    assert "not surely the better one: of 40 late samples" in said
     assert said.endswith(
         "turns 3 from wrong to right and none from right to wrong, which may be chance; "
         "more samples like them would tell."
+    )
+
+
+def test_the_words_of_a_recommendation_fit_the_advice() -> None:
+    verdict = judge(made(apart=0.05))
+    left = dataclasses.replace(verdict, advice="leave it")
+    assert recommendation({"model": "balanced", "reason": "why"}, verdict) == "Ship the balanced model: why."
+    assert (
+        recommendation({"model": "baseline", "reason": "why"}, left)
+        == "Ship the model trained on the data as they are: why."
     )

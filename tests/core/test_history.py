@@ -3,6 +3,7 @@
 import os
 import threading
 import warnings
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +213,24 @@ def test_a_file_is_written_while_others_work(tmp_path: Path, monkeypatch: pytest
     np.testing.assert_array_equal(history.losses[:, 3], [2, 7, 10])
     history.truncate(1)
     np.testing.assert_array_equal(np.load(path), values[:, :1])
+
+
+def test_interrupted_while_it_waits_for_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history, result = LossHistory(2, path=tmp_path / "losses.npy"), Future.result
+    history.record([0, 1], [1.0, 2.0])
+    history.end_epoch()
+    history.record([0, 1], [3.0, 4.0])
+
+    def interrupted(job: Future[None], timeout: float | None = None) -> None:
+        result(job, timeout)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Future, "result", interrupted)
+        history.end_epoch(wait=False)
+        history.flush()
+    np.testing.assert_array_equal(history.losses, [[1, 3], [2, 4]])
+    assert history.num_epochs == 2
 
 
 def test_what_is_looked_at_later_is_still_refused() -> None:

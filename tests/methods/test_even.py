@@ -234,3 +234,12 @@ def test_the_numbers_are_those_of_the_summary(tmp_path: Path) -> None:
     wanted = partition(summarise(run.stages["identifier"].losses, "loss"), run.train.y)
     np.testing.assert_array_equal(run.partition.minority, wanted.minority)
     assert np.array_equal(run.balanced, rebalance(wanted, seed=0))
+
+
+def test_a_model_has_learned_something_when_it_beats_the_largest_class_clearly() -> None:
+    x = torch.zeros(400, 1)
+    plain = Split(x, torch.arange(400) % 2)
+    assert even.surely_learned(plain) == pytest.approx(0.5 + 2 * 0.025)
+    heavy = Split(x, torch.arange(400) % 2, weight=1 + 2.0 * (torch.arange(400) % 2))  # classes 1 : 3
+    assert even.surely_learned(heavy) == pytest.approx(0.75 + 2 * (0.75 * 0.25 / 400) ** 0.5)
+    assert even.surely_learned(Split(x[:4], torch.zeros(4, dtype=torch.int64))) == 0.99

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from evenhand import Recipe, Split, Task, execute
 from evenhand.training import batches, loop
 from evenhand.training.data import training_weights
-from evenhand.training.loop import TrainingDiverged
+from evenhand.training.loop import Training, TrainingDiverged
 from evenhand.training.progress import Silent
 from evenhand.training.run import Run
 
@@ -134,6 +134,12 @@ def test_divergence_says_what_to_do(tiny: Task, tmp_path: Path) -> None:
         TrainingDiverged, match=r"loss is not finite in epoch \d+; lower the learning rate \(now 1e\+30\)"
     ):
         execute(tiny, "erm", {"lr": 1e30}, runs=tmp_path, show=Silent())
+
+
+def test_losses_on_the_cpu_are_looked_at_at_once_also_beside_a_gpu() -> None:
+    training = SimpleNamespace(device=torch.device("cuda"), _diverged=lambda: TrainingDiverged("not finite"))
+    with pytest.raises(TrainingDiverged, match="not finite"):
+        Training._record(training, LossHistory(2), torch.arange(2), torch.tensor([1.0, torch.nan]))  # type: ignore[arg-type]
 
 
 # -- keys ------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def told(done: Audited) -> Audit:
         ],
         scores=_scores(done.models),
         groups=_groups(done.models),
-        recommendation=recommendation(done.ship),
+        recommendation=recommendation(done.ship, done.verdict),
         ship=done.ship["model"],
         facts=_facts(done),
         media=_media(done, rows),

@@ -59,7 +59,14 @@ def list_notes(triage: Triage) -> list[str]:
     return notes
 
 
-def recommendation(ship: dict[str, Any]) -> str:
+def recommendation(ship: dict[str, Any], verdict: Verdict) -> str:
     """Which model to ship, and why."""
-    name = "balanced model" if ship["model"] == "balanced" else "model trained on the data as they are"
-    return f"Ship the {name}: {ship['reason']}."
+    if ship["model"] == "balanced":
+        return f"Ship the balanced model: {ship['reason']}."
+    baseline = "hip the model trained on the data as they are"
+    if verdict.advice == "retrain":  # else the two would seem to contradict each other
+        return (
+            f"For now s{baseline}. The balanced model is a first try at retraining, and it is not surely the "
+            f"better one: {ship['reason']}."
+        )
+    return f"S{baseline}: {ship['reason']}."

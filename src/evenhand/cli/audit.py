@@ -118,7 +118,7 @@ def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
     )
     for note in list_notes(done.triage):
         say(f"  {note}")
-    say(recommendation(done.ship))
+    say(recommendation(done.ship, done.verdict))
     say(f"\nOpen {out / 'report.html'} to see them; {out} also holds both models and summary.json.")
 
 

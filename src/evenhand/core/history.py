@@ -136,11 +136,13 @@ class LossHistory:
         if self._closing is None:
             return
         log, job = self._closing
-        self._closing = log, None
         try:
             self._close(log) if job is None else job.result()
         except ValueError:  # the epoch is dropped
             self._closing, self._spare = None, log
+            raise
+        except Exception:  # not of Ctrl-C: then the thread is still at it
+            self._closing = log, None
             raise
         self._closing, self._spare = None, log
         self._num_epochs += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from evenhand.core.rebalance import rebalance
 from evenhand.core.summary import summarise
 from evenhand.methods.tab import even_chances
 from evenhand.training.batches import Transform
-from evenhand.training.data import Batch
+from evenhand.training.data import Batch, Split
 from evenhand.training.run import Run
 
 GRID: dict[str, list[Any]] = {}
@@ -55,14 +56,26 @@ def train(
     balanced = rebalance(parts, seed=run.seed)
     run.found(parts, balanced)
     minority = joined(parts, numbers, val_numbers, run.val.y)
+    recipe = run.recipe.replace(keep=keep, average=average)
     return run.fit(
         "model",
         run.train.take(balanced) if draw == "repeated" else None,
         draw=even_chances(parts) if draw == "fresh" else None,
         transform=mixing(parts, run.num_classes, run.device) if mix else None,
         choose=None if keep == "last" else even_weights(run.val.y, minority),
-        recipe=run.recipe.replace(keep=keep, average=average),
+        recipe=recipe.replace(above=surely_learned(run.val)) if mix else recipe,
     ).model
+
+
+def surely_learned(val: Split) -> float:
+    """The accuracy that shows that a model has begun to learn: clearly more than the largest class's share.
+
+    Mixtures can keep a model at chance for longer than a recipe's patience.
+    """
+    weight = torch.ones(len(val.y)) if val.weight is None else val.weight
+    shares = torch.bincount(val.y, weights=weight.double()) / weight.double().sum()
+    share = float(shares.max())
+    return min(share + 2 * math.sqrt(share * (1 - share) / len(val.y)), 0.99)
 
 
 def generalised_cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:

@@ -271,7 +271,7 @@ class Training:
 
     def _record(self, history: LossHistory, index: Tensor, losses: Tensor) -> None:
         try:
-            history.record(index, losses, later=self.device.type == "cuda")  # a GPU finds out at the end
+            history.record(index, losses, later=losses.is_cuda)  # a GPU finds out at the end
         except ValueError as error:  # our indices are right, so the losses are not finite
             raise self._diverged() from error
 

@@ -21,5 +21,5 @@ class Rule:
         if accuracy > self.best + recipe.delta:
             self.best, self.waited = accuracy, 0
             return True
-        self.waited += 1
+        self.waited += self.best >= recipe.above
         return False
