@@ -57,6 +57,10 @@ def test_a_model_is_recommended_with_what_balancing_changed() -> None:
         "turns 3 from wrong to right and none from right to wrong, which may be chance; "
         "more samples like them would tell."
     )
+    same = made(apart=0.05, unseen=wrong, unseen_balanced=wrong, val_losses=0 * found.val_losses)
+    assert recommendation(recommend(same, judge(same)), judge(same)).endswith(
+        "of 40 late samples that the models had not seen, both get the same 37 right."
+    )
 
 
 def test_the_words_of_a_recommendation_fit_the_advice() -> None:

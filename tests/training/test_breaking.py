@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from shortcut import shortcut_task
 from torch.nn import functional as F
 
-from evenhand import Recipe, Split, Task, execute
+from evenhand import LossHistory, Recipe, Split, Task, execute
 from evenhand.training import batches, loop
 from evenhand.training.data import training_weights
 from evenhand.training.loop import Training, TrainingDiverged

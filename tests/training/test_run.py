@@ -15,10 +15,11 @@ from shortcut import shortcut_task
 from torch.nn import functional as F
 
 from evenhand import Recipe, Split, Task, execute
-from evenhand.training.loop import Rule, seed_epoch
+from evenhand.training.loop import seed_epoch
 from evenhand.training.progress import Silent
 from evenhand.training.record import Record, find
 from evenhand.training.run import Run
+from evenhand.training.stopping import Rule
 
 
 def make_run(task: Task, path: Path, recipe: Recipe | None = None, seed: int = 0) -> Run:

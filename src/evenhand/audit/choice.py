@@ -98,10 +98,10 @@ def recommend(found: Evidence, verdict: Verdict) -> dict[str, Any]:
         return {"model": "baseline", "reason": "no minority was found that retraining could help", **facts}
     if verdict.advice == "look first":
         return {"model": "baseline", "reason": "first look at the late samples; see the verdict", **facts}
-    counts = (
-        f"of {late} late samples that the models had not seen, balancing turns {better or 'none'} from wrong "
-        f"to right and {worse or 'none'} from right to wrong"
-    )
+    counts = f"balancing turns {better or 'none'} from wrong to right and {worse or 'none'} from right to wrong"
+    if not better and not worse:
+        counts = f"both get the same {int(unseen_late(found)[0].sum())} right"
+    counts = f"of {late} late samples that the models had not seen, {counts}"
     if facts["chance"] > CHANCE:
         chance = ", which may be chance; more samples like them would tell" if better else ""
         return {"model": "baseline", "reason": f"{counts}{chance}", **facts}
@@ -113,7 +113,13 @@ def recommend(found: Evidence, verdict: Verdict) -> dict[str, Any]:
 
 
 def late_changes(found: Evidence) -> tuple[int, int, int]:
-    """Late samples that balancing turns from wrong to right, from right to wrong, and all of them.
+    """Late samples that balancing turns from wrong to right, from right to wrong, and all of them."""
+    before, after = unseen_late(found)
+    return int((after & ~before).sum()), int((before & ~after).sum()), len(before)
+
+
+def unseen_late(found: Evidence) -> tuple[np.ndarray, np.ndarray]:
+    """Which late samples the model as collected and the balanced one get right, neither having seen them.
 
     Validation samples are too few by themselves; so the training samples count as well, each by the two
     models that were trained without its fold.
@@ -122,7 +128,7 @@ def late_changes(found: Evidence) -> tuple[int, int, int]:
     late = np.concatenate([found.late, found.val_late])
     before = np.concatenate([found.unseen.argmax(1), found.baseline["val"]]) == y
     after = np.concatenate([found.unseen_balanced.argmax(1), found.balanced["val"]]) == y
-    return int((late & after & ~before).sum()), int((late & before & ~after).sum()), int(late.sum())
+    return before[late], after[late]
 
 
 def sign_test(better: int, worse: int) -> float:

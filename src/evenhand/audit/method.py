@@ -8,7 +8,8 @@ from torch import nn
 from evenhand.audit.evidence import balanced_without, folds
 from evenhand.core.partition import partition
 from evenhand.core.rebalance import rebalance
-from evenhand.training.run import Fit, Run
+from evenhand.training.plan import Fit
+from evenhand.training.run import Run
 
 
 def train(run: Run, *, num_folds: int = 2) -> nn.Module:

@@ -129,6 +129,6 @@ ROWS = (
     ("  learned late", "val", "late"),
     ("test", "test", "accuracy"),
     ("  worst class", "test", "worst_class"),
-    ("  worst value of --group", "test", "worst_value"),
+    ("  worst group, all classes", "test", "worst_value"),
     ("  worst true group", "test", "worst_group"),
 )

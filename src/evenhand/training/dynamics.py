@@ -9,7 +9,7 @@ import numpy as np
 
 from evenhand.core.partition import Partition
 from evenhand.training.data import Split, Task
-from evenhand.training.run import Fit
+from evenhand.training.plan import Fit
 
 
 def dynamics(fits: Mapping[str, Fit], partition: Partition | None, task: Task) -> dict[str, Any] | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,8 @@ from evenhand.training.progress import Silent
 from evenhand.training.quick import Graphed, allow_kernels, quickest
 from evenhand.training.recipe import Recipe
 from evenhand.training.seeding import seed_epoch
-from evenhand.training.stopping import Rule
-from evenhand.training.store import save_checkpoint, set_aside, write_bytes
+from evenhand.training.stopping import Rules
+from evenhand.training.store import curve_bytes, save_checkpoint, write_bytes
 
 
 class TrainingDiverged(ValueError):
@@ -76,9 +74,7 @@ class Training:
         self._cumulative = None if draw is None else draw.double().cumsum(0)
         self.epoch = 0
         self.log: list[dict[str, Any]] = []
-        self.rules = {name: Rule() for name in rules}
-        self.best: dict[str, dict[str, Tensor]] = {}  # rule -> weights, when the recipe keeps the best
-        self.choose, self.chosen = choose, -math.inf  # weights of validation, and the best accuracy by them
+        self.rules, self.choose = Rules(rules, recipe), choose
         self.seconds = 0.0
         self._save_cost, self._saved_at = 0.0, -math.inf
 
@@ -102,13 +98,11 @@ class Training:
             "objective": objective,
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
-            "rules": {name: asdict(rule) for name, rule in self.rules.items()},
-            "best": self.best,
             "log": self.log,
             "seconds": self.seconds,
             "histories": None if self.histories is None else self.histories.sums,
-            "chosen": self.chosen,
             "average": None if self.average is None else self.average.state_dict(),
+            **self.rules.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -116,10 +110,8 @@ class Training:
         self.adopt(state)
         if isinstance(self.objective, nn.Module):
             self.objective.load_state_dict(state["objective"])
-        self.epoch, self.log, self.best = state["epoch"], list(state["log"]), state["best"]
-        self.rules = {name: Rule(**values) for name, values in state["rules"].items()}
-        self.seconds = state["seconds"]
-        self.chosen = state.get("chosen", -math.inf)
+        self.epoch, self.log, self.seconds = state["epoch"], list(state["log"]), state["seconds"]
+        self.rules.restore(state)
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         if self.histories is not None:
@@ -149,7 +141,7 @@ class Training:
         self._save_cost = self._saved_at - now
 
     def _write_log(self) -> None:
-        write_bytes(self.folder / "epochs.jsonl", _curve(self.log))
+        write_bytes(self.folder / "epochs.jsonl", curve_bytes(self.log))
 
     def snapshot(self, name: str) -> None:
         """Keep the state under the name of the rule that asked for it; the first rank's is everybody's."""
@@ -157,7 +149,7 @@ class Training:
             return
         self._write_log()  # first, because whoever finds the snapshot also wants the curve up to it
         state = self.state()
-        state["model"] = self.best.get(name, self.handed_over.state_dict())
+        state["model"] = self.rules.best.get(name, self.handed_over.state_dict())
         save_checkpoint(self.folder / f"{name}.ckpt", {**state, "best": {}})
 
     # -- epochs --------------------------------------------------------------------------------------
@@ -187,43 +179,17 @@ class Training:
             self.progress.finish(reason)
 
     def _run_epochs(self, stop: str | int, limit: int) -> None:
-        while self.epoch < limit and not (isinstance(stop, str) and self.rules[stop].stopped is not None):
+        while self.epoch < limit and not (isinstance(stop, str) and self.rules.stopped(stop)):
             begun = time.monotonic()
             self._one_epoch()
             self.seconds += time.monotonic() - begun
-            fired = self._check_rules()
+            fired = self.rules.check(self.log[-1], self.handed_over.state_dict)
             # Snapshots go first: whatever last.ckpt says has been passed has left its snapshot.
             for name in fired:
                 self.snapshot(name)
             self._save(force=bool(fired) or self.epoch >= limit)
         if isinstance(stop, int):
             self.snapshot(f"epoch-{stop}")
-
-    def _check_rules(self) -> list[str]:
-        """Let every rule see the epoch; gives those that fire."""
-        fired, row = [], self.log[-1]
-        for name, rule in self.rules.items():
-            if rule.stopped is not None:
-                continue
-            accuracy = row["accuracy"] if name == "train" else row["val_accuracy"]
-            due = name == "train" or self.epoch % self.recipe.check_every == 0 or self._at_end()
-            if due and self._keeps(rule.check(accuracy, self.recipe), row if name == "val" else {}):
-                self.best[name] = {
-                    key: value.detach().cpu().clone() for key, value in self.handed_over.state_dict().items()
-                }
-            if rule.waited >= self.recipe.patience or self._at_end():
-                rule.stopped = self.epoch
-                fired.append(name)
-        return fired
-
-    def _keeps(self, gain: bool, row: dict[str, Any]) -> bool:
-        """Whether the weights are to be kept, until others are; `gain`: the rule calls them the best."""
-        if self.recipe.keep == "last" or "choice" not in row:
-            return gain and self.recipe.keep == "best"
-        better = row["choice"] > self.chosen
-        self.chosen = max(self.chosen, row["choice"])
-        near: bool = row["choice"] >= self.chosen - row["choice_error"]
-        return better if self.recipe.keep == "best" else near
 
     def _at_end(self) -> bool:
         return self.epoch >= self.recipe.epochs
@@ -296,7 +262,7 @@ class Training:
         self.epoch += 1
         row: dict[str, Any] = {"epoch": self.epoch, "loss": loss, "accuracy": accuracy, "val_accuracy": None}
         row["lr"] = self.optimizer.param_groups[0]["lr"]
-        due = "val" in self.rules and self.epoch % self.recipe.check_every == 0
+        due = "val" in self.rules.rules and self.epoch % self.recipe.check_every == 0
         if self.histories is not None or due or self._at_end():
             losses, correct = evaluate(self.handed_over, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
@@ -323,19 +289,6 @@ class Training:
         """How many samples this rank computes at a time of a full batch."""
         size = self.train.batch_size
         return sync.slices(torch.arange(size), [size], self.recipe.slices)[1][0].length
-
-
-def keep_curve(folder: Path, log: list[dict[str, Any]]) -> None:
-    """Write the learning curve that a checkpoint knows, unless the one on disk begins with it."""
-    path, curve = folder / "epochs.jsonl", _curve(log)
-    if path.exists() and not path.read_bytes().startswith(curve):
-        set_aside(path, f"{path} should hold the learning curve of {len(log)} epochs, but it is damaged")
-    if not path.exists():
-        write_bytes(path, curve)
-
-
-def _curve(log: list[dict[str, Any]]) -> bytes:
-    return "".join(json.dumps(row) + "\n" for row in log).encode()
 
 
 def make_optimizer(

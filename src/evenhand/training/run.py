@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,106 +17,16 @@ from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced
 from evenhand.training import journal, progress, sync
 from evenhand.training.batches import Batches, Source, Transform
-from evenhand.training.data import Batch, Split, Task, as_input, checksum
+from evenhand.training.data import Batch, Split, Task, as_input
 from evenhand.training.evaluation import logits
 from evenhand.training.histories import Histories
-from evenhand.training.loop import Training, keep_curve
+from evenhand.training.loop import Training
 from evenhand.training.models import make_model
 from evenhand.training.objective import Objective, cross_entropy
+from evenhand.training.plan import Fit, Plan
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
-from evenhand.training.store import Damaged, claim_together, is_sealed, load_for_all, write_sealed
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A training as one of its stopping rules left it."""
-
-    folder: Path
-    epochs: int  # how many it had run when it was stopped
-    seconds: float  # how long those took, whoever computed them
-    load: Callable[[], tuple[nn.Module, dict[str, Any]]]
-
-    @cached_property
-    def model(self) -> nn.Module:
-        """The trained model; read when first asked for."""
-        return self.load()[0]
-
-    @property
-    def recorded(self) -> bool:
-        """Whether the training kept its histories."""
-        return (self.folder / "losses.npy").exists()
-
-    @property
-    def losses(self) -> np.ndarray:
-        """Loss histories of the training samples, (samples, epochs); only a recorded training has them."""
-        return self._history("losses")
-
-    @property
-    def hits(self) -> np.ndarray:
-        """Whether each sample was classified correctly when it was trained on, (samples, epochs) bool."""
-        return self._history("hits")
-
-    @property
-    def val_losses(self) -> np.ndarray:
-        """Losses of the validation samples after every epoch, (samples, epochs)."""
-        return self._history("val_losses")
-
-    @property
-    def val_hits(self) -> np.ndarray:
-        """Whether each validation sample was classified correctly, (samples, epochs) bool."""
-        return self._history("val_hits")
-
-    def _history(self, name: str) -> np.ndarray:
-        history: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="c", allow_pickle=False)
-        if history.shape[1] < self.epochs:
-            raise Damaged(
-                f"{self.folder / name}.npy should hold {self.epochs} epochs, got {history.shape[1]}"
-            )
-        return history[:, : self.epochs]
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """One call of `Run.fit`."""
-
-    stage: str
-    split: Split
-    objective: Objective
-    transform: Transform | None
-    draw: Tensor | None
-    choose: Tensor | None
-    stop: str | int
-    start: Fit | None
-    recipe: Recipe
-    shared: bool
-    recorded: bool
-
-    @property
-    def snapshot(self) -> str:
-        return f"{self.stop}.ckpt" if isinstance(self.stop, str) else f"epoch-{self.stop}.ckpt"
-
-    def lost(self, state: dict[str, Any]) -> bool:
-        """Whether the rule has fired, so that its snapshot, which is not there, must once have been."""
-        return isinstance(self.stop, str) and state["rules"][self.stop]["stopped"] is not None
-
-    def has_history(self, folder: Path, state: dict[str, Any]) -> bool:
-        """Whether a recorded training's histories are what they were when its checkpoint was written."""
-        epochs, sums = state["epoch"], state.get("histories")
-        return not self.recorded or ranks.from_first(lambda: Histories.whole(folder, epochs, sums))
-
-    def dependencies(self) -> dict[str, Any]:
-        """What a training that is not shared depends on, besides the run's own identity."""
-        rows = (self.split.index, self.split.rows, self.split.copies)
-        found = {
-            "rows": checksum(*rows),
-            "draw": "" if self.draw is None else checksum(self.draw),
-            "start": "" if self.start is None else f"{self.start.folder.name}@{self.start.epochs}",
-            "stop": self.stop,
-        }
-        if self.choose is not None:  # else nothing, so that the keys of older trainings stay as they are
-            found["choose"] = checksum(self.choose)
-        return found
+from evenhand.training.store import Damaged, claim_together, is_sealed, keep_curve, load_for_all, write_sealed
 
 
 class Run:
@@ -203,7 +111,7 @@ class Run:
             start,
         )  # the recipe is part of all keys
         shared = all(change is None for change in changes)
-        plan = _Plan(
+        plan = Plan(
             stage=stage,
             split=self.train if split is None else split,
             objective=objective or cross_entropy,
@@ -254,14 +162,14 @@ class Run:
 
     # -- inside --------------------------------------------------------------------------------------
 
-    def _stage_folder(self, plan: _Plan) -> Path:
+    def _stage_folder(self, plan: Plan) -> Path:
         content: dict[str, Any] = {"task": self.task.name, "data": self.task.checksum, "stage": plan.stage}
         content["recipe"] = plan.recipe.changed()
         if not plan.shared:
             content.update(run=self._identity, **plan.dependencies())
         return self.path.parent.parent / "stages" / f"{key_of(content)}-s{self.seed}"
 
-    def _reach(self, plan: _Plan, folder: Path) -> tuple[int, float]:
+    def _reach(self, plan: Plan, folder: Path) -> tuple[int, float]:
         """Bring a training to where it is asked to stop; gives the epochs and seconds it then has."""
         done = load_for_all(folder / plan.snapshot)
         if done is not None and plan.has_history(folder, done):
@@ -286,7 +194,7 @@ class Run:
         journal.note("%s: %d epochs, %.1f s in all", plan.stage, training.epoch, training.seconds)
         return training.epoch, training.seconds
 
-    def _read(self, plan: _Plan, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+    def _read(self, plan: Plan, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         """The model and the whole state at the stop."""
         if not ranks.from_first((folder / plan.snapshot).exists):
             # A shared training went past this epoch without keeping its weights: walk there again.
@@ -300,7 +208,7 @@ class Run:
         model.load_state_dict(state["model"])
         return model.to(self.device).eval(), state
 
-    def _training(self, plan: _Plan, folder: Path) -> Training:
+    def _training(self, plan: Plan, folder: Path) -> Training:
         recipe = plan.recipe
         rules = ("val", "train") if plan.shared else (plan.stop,) if isinstance(plan.stop, str) else ()
         training = Training(

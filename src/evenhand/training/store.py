@@ -180,3 +180,17 @@ def claimed(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     return False  # closing the file has given the lock up again
+
+
+def keep_curve(folder: Path, log: list[dict[str, Any]]) -> None:
+    """Write the learning curve that a checkpoint knows, unless the one on disk begins with it."""
+    path, curve = folder / "epochs.jsonl", curve_bytes(log)
+    if path.exists() and not path.read_bytes().startswith(curve):
+        set_aside(path, f"{path} should hold the learning curve of {len(log)} epochs, but it is damaged")
+    if not path.exists():
+        write_bytes(path, curve)
+
+
+def curve_bytes(log: list[dict[str, Any]]) -> bytes:
+    """A learning curve as it is written: a line of JSON for each epoch."""
+    return "".join(json.dumps(row) + "\n" for row in log).encode()

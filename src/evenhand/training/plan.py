@@ -1,0 +1,111 @@
+"""Plan and Fit: a training that is asked for, and one that is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from evenhand.core import ranks
+from evenhand.training.batches import Transform
+from evenhand.training.data import Split, checksum
+from evenhand.training.histories import Histories
+from evenhand.training.objective import Objective
+from evenhand.training.recipe import Recipe
+from evenhand.training.store import Damaged
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A training as one of its stopping rules left it."""
+
+    folder: Path
+    epochs: int  # how many it had run when it was stopped
+    seconds: float  # how long those took, whoever computed them
+    load: Callable[[], tuple[nn.Module, dict[str, Any]]]
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained model; read when first asked for."""
+        return self.load()[0]
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the training kept its histories."""
+        return (self.folder / "losses.npy").exists()
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Loss histories of the training samples, (samples, epochs); only a recorded training has them."""
+        return self._history("losses")
+
+    @property
+    def hits(self) -> np.ndarray:
+        """Whether each sample was classified correctly when it was trained on, (samples, epochs) bool."""
+        return self._history("hits")
+
+    @property
+    def val_losses(self) -> np.ndarray:
+        """Losses of the validation samples after every epoch, (samples, epochs)."""
+        return self._history("val_losses")
+
+    @property
+    def val_hits(self) -> np.ndarray:
+        """Whether each validation sample was classified correctly, (samples, epochs) bool."""
+        return self._history("val_hits")
+
+    def _history(self, name: str) -> np.ndarray:
+        history: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="c", allow_pickle=False)
+        if history.shape[1] < self.epochs:
+            raise Damaged(
+                f"{self.folder / name}.npy should hold {self.epochs} epochs, got {history.shape[1]}"
+            )
+        return history[:, : self.epochs]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One call of `Run.fit`."""
+
+    stage: str
+    split: Split
+    objective: Objective
+    transform: Transform | None
+    draw: Tensor | None
+    choose: Tensor | None
+    stop: str | int
+    start: Fit | None
+    recipe: Recipe
+    shared: bool
+    recorded: bool
+
+    @property
+    def snapshot(self) -> str:
+        return f"{self.stop}.ckpt" if isinstance(self.stop, str) else f"epoch-{self.stop}.ckpt"
+
+    def lost(self, state: dict[str, Any]) -> bool:
+        """Whether the rule has fired, so that its snapshot, which is not there, must once have been."""
+        return isinstance(self.stop, str) and state["rules"][self.stop]["stopped"] is not None
+
+    def has_history(self, folder: Path, state: dict[str, Any]) -> bool:
+        """Whether a recorded training's histories are what they were when its checkpoint was written."""
+        epochs, sums = state["epoch"], state.get("histories")
+        return not self.recorded or ranks.from_first(lambda: Histories.whole(folder, epochs, sums))
+
+    def dependencies(self) -> dict[str, Any]:
+        """What a training that is not shared depends on, besides the run's own identity."""
+        rows = (self.split.index, self.split.rows, self.split.copies)
+        found = {
+            "rows": checksum(*rows),
+            "draw": "" if self.draw is None else checksum(self.draw),
+            "start": "" if self.start is None else f"{self.start.folder.name}@{self.start.epochs}",
+            "stop": self.stop,
+        }
+        if self.choose is not None:  # else nothing, so that the keys of older trainings stay as they are
+            found["choose"] = checksum(self.choose)
+        return found
