@@ -98,7 +98,9 @@ def recommend(found: Evidence, verdict: Verdict) -> dict[str, Any]:
         return {"model": "baseline", "reason": "no minority was found that retraining could help", **facts}
     if verdict.advice == "look first":
         return {"model": "baseline", "reason": "first look at the late samples; see the verdict", **facts}
-    counts = f"balancing turns {better or 'none'} from wrong to right and {worse or 'none'} from right to wrong"
+    counts = (
+        f"balancing turns {better or 'none'} from wrong to right and {worse or 'none'} from right to wrong"
+    )
     if not better and not worse:
         counts = f"both get the same {int(unseen_late(found)[0].sum())} right"
     counts = f"of {late} late samples that the models had not seen, {counts}"
