@@ -117,12 +117,15 @@ def bad_inputs(tmp: Path) -> dict[str, tuple[list[object], str]]:
     (tmp / "twice.csv").write_text("y,f,y\n" + "1,2,1\n2,1,2\n" * 10)
     label = ["--label", "outcome"]
     return {
-        "empty folder": ([tmp / "empty"], "one folder for each class"),
+        "empty folder": (
+            [tmp / "empty"],
+            "one folder for each class.*holds no images; put them there or name another",
+        ),
         "unreadable image": ([tmp / "broken"], "cannot be decoded"),
         "nothing there": ([tmp / "absent", *label], "there is no"),
         "no label": ([table], "a table needs --label.*length, width"),
         "label missing": ([table, "--label", "price"], "--label must name a column.*columns are length"),
-        "one class": ([one, *label], "at least two classes"),
+        "one class": ([one, *label], "at least two classes.*has one, 'same'; .*add samples of another class"),
         "NaN features": (
             [saved(good.assign(length=[np.nan, *good["length"][1:]]), tmp / "nan.csv"), *label],
             r"the column 'length'.* has gaps, NaN or infinite values \(1 of 60, the first in row .*--missing",

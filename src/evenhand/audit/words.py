@@ -63,10 +63,9 @@ def recommendation(ship: dict[str, Any], verdict: Verdict) -> str:
     """Which model to ship, and why."""
     if ship["model"] == "balanced":
         return f"Ship the balanced model: {ship['reason']}."
-    baseline = "hip the model trained on the data as they are"
-    if verdict.advice == "retrain":  # else the two would seem to contradict each other
-        return (
-            f"For now s{baseline}. The balanced model is a first try at retraining, and it is not surely the "
-            f"better one: {ship['reason']}."
-        )
-    return f"S{baseline}: {ship['reason']}."
+    name, reason = "the model trained on the data as they are", ship["reason"]
+    if verdict.advice != "retrain":
+        return f"Ship {name}: {reason}."
+    # Said with the advice in mind, which it would seem to contradict otherwise.
+    first = f"For now ship {name}; the balanced one is a first try at retraining."
+    return f"{first} {reason[:1].upper()}{reason[1:]}."

@@ -94,7 +94,7 @@ def _nothing(folder: Path) -> str:
             f"{expected}, but the {loose} images of {folder} lie in no class folder; sort them into folders, "
             "or give a table with --image and --label"
         )
-    return f"{expected}, but {folder} holds no images"
+    return f"{expected}, but {folder} holds no images; put them there or name another folder"
 
 
 def task(data: Own, *, size: int, name: str = "folder") -> Task:

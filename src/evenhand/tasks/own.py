@@ -77,7 +77,8 @@ def classes_of(labels: Sequence[str], what: str) -> tuple[np.ndarray, tuple[str,
     if len(names) < 2:
         seen = f"one, {names[0]!r}" if len(names) else "none"
         raise ValueError(
-            f"expected at least two classes, but {what} has {seen}; there is nothing to tell apart"
+            f"expected at least two classes, but {what} has {seen}; there is nothing to tell apart, so add "
+            "samples of another class"
         )
     if len(names) > MOST_CLASSES:
         raise ValueError(

@@ -30,7 +30,7 @@ def read(file: Path, *, header: bool = True) -> Any:
     _check_names(names, file)
     frame.columns = [str(column).strip() for column in frame.columns]
     if len(frame) == 0:
-        raise ValueError(f"expected a table with rows, but {file} has none")
+        raise ValueError(f"expected a table with rows, but {file} has none; name another file")
     _check_names(frame.columns, file)
     return frame.reset_index(drop=True)
 
