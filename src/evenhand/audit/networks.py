@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from evenhand.tasks import folder, photos, source, table
 from evenhand.tasks.images import decoded
 from evenhand.tasks.own import TRAIN, Own
 from evenhand.training import progress
+from evenhand.training.batches import batch_sizes
 from evenhand.training.data import Task, as_input, checksum
 from evenhand.training.execute import execute
 from evenhand.training.identity import resolve_device
@@ -35,6 +37,7 @@ FROZEN_SIZE, OWN_SIZE = 128, 32  # pixels
 TUNED_SIZE = {"cpu": 48, "cuda": 128}  # pixels; on a CPU 2,000 photos then take half an hour
 MOST_TUNED = 4000  # images that a CPU fine-tunes on; beyond, the backbone is frozen
 TUNED = Recipe(optimizer="sgd", lr=1e-2, epochs=15, batch_size=64, check_every=1, average=True)
+WAIT = 100  # steps without a gain, at least, until a fine-tuned network stops
 HEAD = Recipe(model="linear", epochs=60, batch_size=64, check_every=1)
 CHUNK = 64  # images in one pass through a backbone
 
@@ -135,7 +138,7 @@ def image_task(
     name, weights = found
     if not (place == "cpu" and len(data.ids) > MOST_TUNED if frozen is None else frozen):
         task = folder.task(data, size=size or TUNED_SIZE[place], name="images")
-        recipe = TUNED.replace(model=name, weights=str(weights))
+        recipe = TUNED.replace(model=name, weights=str(weights), patience=_patience(len(task.train)))
         return dataclasses.replace(task, recipe=recipe, augment=folder.FLIP), None
     backbone = Backbone(name, weights, size or FROZEN_SIZE, data.class_names)
     features, digest = backbone.features(data, device)
@@ -144,6 +147,18 @@ def image_task(
     task = table.tensor_task(data, (features - backbone.mean) / backbone.std)
     mixed = checksum(task.checksum, digest)
     return dataclasses.replace(task, name="features", recipe=HEAD, checksum=mixed), backbone
+
+
+def _patience(num_samples: int) -> int:
+    """How many epochs fine-tuning waits for a gain: of few images more, since an epoch is few steps.
+
+    Statistics of batches follow the weights slowly, so for some dozens of steps a network that has learned
+    is validated as if it had not.
+
+    >>> _patience(1400), _patience(280)
+    (5, 20)
+    """
+    return max(TUNED.patience, math.ceil(WAIT / len(batch_sizes(num_samples, TUNED.batch_size))))
 
 
 def shape_of(task: Task) -> tuple[int, ...]:
