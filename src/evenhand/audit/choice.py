@@ -98,19 +98,18 @@ def recommend(found: Evidence, verdict: Verdict) -> dict[str, Any]:
         return {"model": "baseline", "reason": "no minority was found that retraining could help", **facts}
     if verdict.advice == "look first":
         return {"model": "baseline", "reason": "first look at the late samples; see the verdict", **facts}
-    counts = (
-        f"balancing turns {better or 'none'} from wrong to right and {worse or 'none'} from right to wrong"
-    )
+    turned, back = (f"{number:,}" if number else "none" for number in (better, worse))
+    counts = f"balancing turns {turned} from wrong to right and {back} from right to wrong"
     if not better and not worse:
-        counts = f"both get the same {int(unseen_late(found)[0].sum())} right"
-    counts = f"of {late} late samples that the models had not seen, {counts}"
+        counts = f"both get the same {int(unseen_late(found)[0].sum()):,} right"
+    counts = f"of {late:,} late samples that the models had not seen, {counts}"
     if facts["chance"] > CHANCE:
         chance = ", which may be chance; more samples like them would tell" if better else ""
         return {"model": "baseline", "reason": f"{counts}{chance}", **facts}
     if change < -TOLERATED:
         lost = f"but costs {-100 * change:.1f} points of validation accuracy"
         return {"model": "baseline", "reason": f"{counts}, {lost}", **facts}
-    gained = f"{100 * change:+.1f} points on all {len(found.y['val'])} validation samples"
+    gained = f"{100 * change:+.1f} points on all {len(found.y['val']):,} validation samples"
     return {"model": "balanced", "reason": f"{counts}; {gained}", **facts}
 
 
@@ -140,4 +139,8 @@ def sign_test(better: int, worse: int) -> float:
     (0.03125, 1.0)
     """
     total = better + worse
-    return float(sum(math.comb(total, more) for more in range(better, total + 1)) / 2**total)
+    ways, term = 0, math.comb(total, better)  # each from the one before: of 100,000 none is quick by itself
+    for more in range(better, total + 1):
+        ways += term
+        term = term * (total - more) // (more + 1)
+    return float(ways / 2**total)
