@@ -33,3 +33,10 @@ def test_the_worst_of_many_groups_come_first_and_the_others_unfold() -> None:
     few = Page(explorer.render(audit(groups=groups[:12]))).words
     places = [few.index(f"group {i} ") for i in range(12)]
     assert places == sorted(places) and "more groups" not in few
+
+
+def test_rows_that_stand_for_several_groups_never_unfold() -> None:
+    groups = [Score(name=f"group {i}", baseline=0.1, balanced=0.5) for i in range(20)]
+    groups.append(Score(name="all of them", baseline=0.9, balanced=0.9, note="all classes"))
+    page = Page(explorer.render(audit(groups=groups)))
+    assert page.words.index("all of them ") < page.words.index("group 0 ")

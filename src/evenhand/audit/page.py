@@ -88,7 +88,7 @@ def _scores(models: dict[str, Any]) -> list[Score]:
 def _score(name: str, what: str, before: dict[str, Any], after: dict[str, Any]) -> Score:
     both = f"as collected: {before['name']}; balanced: {after['name']}"
     both = before["name"] if before["name"] == after["name"] else both
-    chosen = "chosen by the losses of the model as collected" if what == "late" else ""
+    notes = {"late": "chosen by the losses of the model as collected", "values": "all classes"}
     return Score(
         name=name,
         baseline=before["accuracy"],
@@ -96,15 +96,21 @@ def _score(name: str, what: str, before: dict[str, Any], after: dict[str, Any]) 
         baseline_interval=tuple(before["interval"]),
         balanced_interval=tuple(after["interval"]),
         num_samples=before["count"] if before["count"] == after["count"] else None,  # not of the same ones
-        note=both if what.startswith("worst") else chosen,
+        note=both if what.startswith("worst") else notes.get(what, ""),
     )
 
 
 def _groups(models: dict[str, Any]) -> list[Score]:
     """The test set by the group column, where one was given, then by class too; for scoring only."""
-    tests = (models[key]["test"] for key in ("baseline", "balanced"))
-    before, after = ([*test.get("values", []), *test.get("groups", [])] for test in tests)
-    return [_score(old["name"], "group", old, new) for old, new in zip(before, after, strict=True)]
+
+    def lines(kind: str) -> list[Score]:
+        before, after = (models[key]["test"].get(kind, []) for key in ("baseline", "balanced"))
+        return [
+            _score(old["name"].removesuffix(", all classes"), kind, old, new)
+            for old, new in zip(before, after, strict=True)
+        ]
+
+    return lines("values") + lines("groups")
 
 
 def _facts(done: Audited) -> list[tuple[str, str]]:

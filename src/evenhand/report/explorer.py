@@ -136,10 +136,12 @@ def _meter(verdict: Verdict) -> tuple[float, float]:
 
 
 def _group_lines(audit: Audit) -> list[Line]:
-    """The true groups: all in their order, or the worst first where they are too many to show at once."""
+    """The true groups in their order; where they are too many to show at once those with a note, which stand
+    for several, and then the worst.
+    """
     groups = list(audit.groups)
     if len(groups) > MOST_LINES:
-        groups.sort(key=lambda score: 1.0 if score.baseline is None else score.baseline)
+        groups.sort(key=lambda score: (not score.note, 1.0 if score.baseline is None else score.baseline))
     return [_line(score) for score in groups]
 
 
