@@ -219,7 +219,7 @@ class Training:
                 if self.histories is not None:
                     if not self.recipe.clean_losses:
                         losses = F.cross_entropy(self._tap.logits.float(), batch.y, reduction="none")
-                        self._record(self.histories.losses, batch.index, losses)
+                        self.histories.losses.record(batch.index, losses, later=True)  # `total` tells
                     self.histories.hits.record(batch.index, correct, later=True)
         if self.histories is not None:
             self.histories.fetch()  # while the device still works
@@ -237,7 +237,7 @@ class Training:
 
     def _record(self, history: LossHistory, index: Tensor, losses: Tensor) -> None:
         try:
-            history.record(index, losses, later=losses.is_cuda)  # a GPU finds out at the end
+            history.record(index, losses)
         except ValueError as error:  # our indices are right, so the losses are not finite
             raise self._diverged() from error
 
