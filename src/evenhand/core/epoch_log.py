@@ -32,8 +32,13 @@ class EpochLog:
         if self._size + len(index) > _LOG:
             self.add_up()
         device = self._device or (self._noted[0][1].device if self._noted else losses.device)
-        pair = (each.to(device, non_blocking=device.type == "cuda", copy=copy) for each in (index, losses))
-        self._noted.append((next(pair), next(pair)))
+        ahead = device.type == "cuda"
+        self._noted.append(
+            (
+                index.to(device, non_blocking=ahead, copy=copy),
+                losses.to(device, non_blocking=ahead, copy=copy),
+            )
+        )
         self._size += len(index)
         self.recorded = True
 
@@ -44,12 +49,13 @@ class EpochLog:
         index, losses = (torch.cat(each) for each in zip(*self._noted, strict=True))
         self._noted, self._size, event = [], 0, None
         if losses.is_cuda:
+            stream = torch.cuda.current_stream(losses.device)  # which need not be the current device
             index, losses = (
                 torch.empty_like(each, device="cpu", pin_memory=True).copy_(each, non_blocking=True)
                 for each in (index, losses)
             )
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream())
+            event.record(stream)
         self._fetched.append((index.cpu(), losses.cpu(), event))
 
     def add_up(self) -> None:
