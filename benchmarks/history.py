@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import common
+import numpy as np
 import torch
 import training
 
 from evenhand import Task, tasks
 from evenhand.core.history import LossHistory
+from evenhand.training.loop import Training
 from evenhand.training.models import make_model
+
+WARM_UP = 5  # epochs of a training that do not count: kernels are chosen and graphs captured in them
 
 
 def main() -> None:
@@ -59,7 +63,8 @@ def main() -> None:
     without = statistics.median(times[False])
     more = statistics.median(a - b for a, b in zip(times[True], times[False], strict=True))  # of neighbours
     own = alone(len(y), size, device)
-    plain, kept, calls = engine(task, *((1, 2, 1) if options.smoke else (5, 45, 3)))
+    epochs = WARM_UP + 2 if options.smoke else 65 if device.type == "cuda" else 20
+    plain, kept, calls = engine(task, epochs, 1 if options.smoke else 4)
     print(f"\n{spec}, {len(y):,} samples, batches of {size}, six-layer CNN, {device.type}")
     common.table(
         ["", "milliseconds an epoch", "share"],
@@ -95,23 +100,38 @@ def epoch(
         history.end_epoch(wait=False)  # as the engine does
 
 
-def engine(task: Task, short: int, long: int, pairs: int) -> tuple[float, float, float]:
-    """Seconds an epoch, not recorded and recorded: of long trainings less short ones; and of the calls."""
-    times: dict[tuple[bool, int], list[float]] = {}
-    watched = Watch()
-    for number in range(pairs + 1):
-        for epochs, recorded in ((long, False), (long, True), (short, True), (short, False)):
-            took = training.ours(task, 0, training.OWN["ours"], epochs, validated=True, recorded=recorded)[0]
-            if number > 0:
-                times.setdefault((recorded, epochs), []).append(took)
-    print(
-        {f"recorded {kind[0]}, {kind[1]} epochs": [round(t, 3) for t in each] for kind, each in times.items()}
-    )
-    plain, kept = (
-        (statistics.median(times[kind, long]) - statistics.median(times[kind, short])) / (long - short)
-        for kind in (False, True)
-    )
-    return plain, kept, watched.seconds / ((pairs + 1) * (long + short))
+def engine(task: Task, epochs: int, pairs: int) -> tuple[float, float, float]:
+    """Seconds an epoch, not recorded and recorded, checkpoints included; and of the calls that record."""
+    times: dict[bool, list[np.ndarray]] = {False: [], True: []}
+    watched, marks = Watch(), Marks()
+    for number in range(2 * pairs):
+        recorded = number % 4 in (1, 2)  # neither kind is always first
+        training.ours(task, 0, training.OWN["ours"], epochs, validated=True, recorded=recorded)
+        times[recorded].append(marks.epochs()[WARM_UP:])
+    for kind, name in ((False, "not recorded"), (True, "recorded")):
+        print(f"{name}: milliseconds an epoch of each training, mean and median", end=" ")
+        print([f"{1000 * each.mean():.2f} {1000 * np.median(each):.2f}" for each in times[kind]])
+    plain, kept = (float(np.concatenate(times[kind]).mean()) for kind in (False, True))
+    return plain, kept, watched.seconds / (pairs * epochs)
+
+
+class Marks:
+    """When the engine's epochs begin."""
+
+    def __init__(self) -> None:
+        self.begun: list[float] = []
+        one_epoch = Training._one_epoch
+
+        def marked(run: Training) -> None:
+            self.begun.append(time.perf_counter())
+            one_epoch(run)
+
+        Training._one_epoch = marked  # type: ignore[method-assign]
+
+    def epochs(self) -> np.ndarray:
+        """The seconds of all epochs but the last since this was last asked for."""
+        seconds, self.begun = np.diff(self.begun), []
+        return seconds
 
 
 class Watch:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 import warnings
 from concurrent.futures import Future
 from pathlib import Path
@@ -213,6 +214,27 @@ def test_a_file_is_written_while_others_work(tmp_path: Path, monkeypatch: pytest
     np.testing.assert_array_equal(history.losses[:, 3], [2, 7, 10])
     history.truncate(1)
     np.testing.assert_array_equal(np.load(path), values[:, :1])
+
+
+@pytest.mark.parametrize("fetched", [True, False])
+def test_the_thread_begins_with_the_next_fetch_or_soon(
+    fetched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "losses.npy"
+    monkeypatch.setattr("evenhand.core.history._SOON", 60 if fetched else 0.1)
+    history = LossHistory(2, path=path)
+    for _ in range(2):
+        history.record([0, 1], [1.0, 2.0])
+        history.end_epoch(wait=False)
+    if fetched:
+        time.sleep(0.2)
+        assert np.load(path).shape == (2, 1)
+        history.record([0, 1], [3.0, 4.0])
+        history.fetch()
+    deadline = time.monotonic() + 30
+    while np.load(path).shape == (2, 1) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert np.load(path).shape == (2, 2)
 
 
 def test_interrupted_while_it_waits_for_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

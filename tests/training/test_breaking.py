@@ -140,7 +140,7 @@ def test_divergence_says_what_to_do(tiny: Task, tmp_path: Path) -> None:
 def test_losses_on_the_cpu_are_looked_at_at_once_also_beside_a_gpu() -> None:
     training = SimpleNamespace(device=torch.device("cuda"), _diverged=lambda: TrainingDiverged("not finite"))
     with pytest.raises(TrainingDiverged, match="not finite"):
-        Training._record(training, LossHistory(2), torch.arange(2), torch.tensor([1.0, torch.nan]))  # type: ignore[arg-type]
+        Training._record(training, LossHistory(2), torch.tensor([1.0, torch.nan]))  # type: ignore[arg-type]
 
 
 # -- keys ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from concurrent.futures import Future
 from pathlib import Path
@@ -15,6 +16,8 @@ from evenhand.core import ranks
 from evenhand.core.arrays import as_real
 from evenhand.core.epoch_log import EpochLog
 from evenhand.core.history_file import NUMPY, HistoryFile, writer
+
+_SOON = 0.1  # seconds: most steps of a small epoch, a fraction of a large one's
 
 
 class LossHistory:
@@ -61,6 +64,7 @@ class LossHistory:
         self._own = slice(*ranks.part(num_samples)) if self._shared else slice(0, num_samples)
         self._file = None if self.path is None else HistoryFile(self.path, num_samples, dtype)
         self._closing: tuple[EpochLog, Future[None] | None] | None = None  # an epoch, and who closes it
+        self._go = threading.Event()  # that thread may begin
         self._num_epochs = ranks.from_first(self._epochs_on_disk) if self._shared else self._epochs_on_disk()
 
     @property
@@ -115,7 +119,8 @@ class LossHistory:
 
         Unless told to `wait`, another thread fetches them from the device and writes the file while the
         training goes on; only the first epoch is waited for. What reads or continues the history waits for
-        the thread, and so does `flush`; what went wrong is raised there.
+        the thread, and so does `flush`; what went wrong is raised there. The thread begins at the next
+        `fetch`, or soon: a device that has just finished an epoch should be given the next one first.
         """
         self.flush()
         if wait or self._shared or self._file is None or self._num_epochs == 0 or not self._log.recorded:
@@ -125,17 +130,20 @@ class LossHistory:
         log = self._log
         log.fetch()
         self._log, self._spare = self._spare or EpochLog(self.num_samples, self._device), None
-        self._closing = log, writer().submit(self._close, log)
+        self._go.clear()
+        self._closing = log, writer().submit(self._close_soon, log)
 
     def fetch(self) -> None:
         """Let the device copy what was recorded to the CPU while other work goes on."""
         self._log.fetch()
+        self._go.set()
 
     def flush(self) -> None:
         """Wait until every ended epoch is on the disk; call again to try again what failed."""
         if self._closing is None:
             return
         log, job = self._closing
+        self._go.set()
         try:
             self._close(log) if job is None else job.result()
         except ValueError:  # the epoch is dropped
@@ -162,6 +170,10 @@ class LossHistory:
 
     def _epochs_on_disk(self) -> int:
         return 0 if self._file is None else self._file.num_epochs()
+
+    def _close_soon(self, log: EpochLog) -> None:
+        self._go.wait(_SOON)
+        self._close(log)
 
     def _close(self, log: EpochLog) -> None:
         """Turn an epoch into a column and append it; what could not be written can be tried again."""

@@ -92,8 +92,8 @@ class Histories:
 
     def fetch(self) -> None:
         """Let the device copy the epoch's training losses and hits to the CPU; nothing waits."""
-        self.losses.fetch()
-        self.hits.fetch()
+        for name in NAMES:
+            getattr(self, name).fetch()
 
     def end_epoch(self) -> None:
         """Close the epoch of all of them; the files are written while the training goes on."""

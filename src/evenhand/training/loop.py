@@ -235,11 +235,13 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.advance(num_samples)
 
-    def _record(self, history: LossHistory, index: Tensor, losses: Tensor) -> None:
-        try:
-            history.record(index, losses)
-        except ValueError as error:  # our indices are right, so the losses are not finite
-            raise self._diverged() from error
+    def _record(self, history: LossHistory, values: Tensor, index: Tensor | None = None) -> None:
+        """Note what all ranks know of all samples, each a part."""
+        if not values.isfinite().all():
+            raise self._diverged()
+        start, end = ranks.part(len(values))
+        own = torch.arange(start, end) if index is None else index[start:end]
+        history.record(own, values[start:end], later=True)
 
     def _diverged(self) -> TrainingDiverged:
         rate = self.optimizer.param_groups[0]["lr"]
@@ -271,14 +273,12 @@ class Training:
                 row["choice"] = weighted_mean(correct, weight)
                 row["choice_error"] = standard_error(correct, weight)
             if self.histories is not None:
-                own = torch.arange(*ranks.part(len(losses)))  # all ranks know all: each records a part
-                self._record(self.histories.val_losses, own, losses[own])
-                self.histories.val_hits.record(own, correct[own], later=True)
+                self._record(self.histories.val_losses, losses)
+                self._record(self.histories.val_hits, correct)
         if self.histories is not None:
             if self.recipe.clean_losses:
                 losses, _ = evaluate(self.model, self.train.plain(), self.recipe)
-                own = torch.arange(*ranks.part(len(losses)))
-                self._record(self.histories.losses, self.train.split.index[own], losses[own])
+                self._record(self.histories.losses, losses, self.train.split.index)
             self.histories.end_epoch()
         row = ranks.from_first(lambda: row)  # so that all ranks come to the same decisions
         self.scheduler.step(row["loss"])
