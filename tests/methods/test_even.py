@@ -1,4 +1,4 @@
-"""Even: its split, its mixtures, its validation weights, and what it does of all that when it trains."""
+"""Even: its split, its validation weights, and what it does of all that when it trains."""
 
 import dataclasses
 from pathlib import Path
@@ -8,11 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_tab import CPU, asked_of, make_run, same_weights, small_task
+from test_tab import asked_of, make_run, same_weights, small_task
 from torch.nn import functional as F
 
 from evenhand import Recipe, Split, Task, execute, partition
-from evenhand.core.partition import Partition
 from evenhand.core.rebalance import rebalance
 from evenhand.core.summary import summarise
 from evenhand.methods import even, tab
@@ -24,10 +23,8 @@ SWITCHES = [
     {"summary": "loss"},
     {"summary": "history"},
     {"draw": "fresh"},
-    {"mix": False},
     {"average": False},
-    {"keep": "near"},
-    {"keep": "best"},
+    {"keep": "last"},
 ]
 
 # -- the whole -------------------------------------------------------------------------------------------
@@ -36,7 +33,7 @@ SWITCHES = [
 def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Path, monkeypatch) -> None:
     run = make_run(small_task(), tmp_path)
     asked = asked_of(run, monkeypatch)
-    even.train(run, keep="near", draw="fresh")
+    even.train(run, draw="fresh")
     first = run.stages["identifier"]
     means = (1 - np.exp(-np.asarray(first.losses, np.float64))).mean(1).astype(np.float32)
     parts = even.only_clear(partition(means, run.train.y), means)
@@ -49,7 +46,7 @@ def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Pat
 
 
 def test_with_every_ingredient_taken_away_it_is_tab(tmp_path: Path) -> None:
-    off = {"identifier": "erm", "summary": "history", "mix": False, "average": False}
+    off = {"identifier": "erm", "summary": "history", "average": False, "keep": "last"}
     model = even.train(make_run(small_task(), tmp_path / "even"), **off)
     assert same_weights(model, tab.train(make_run(small_task(), tmp_path / "tab")))
 
@@ -64,7 +61,7 @@ def test_every_switch_changes_what_is_asked_for(tmp_path: Path, monkeypatch, swi
         draw = None if seen["draw"] is None else seen["draw"].tolist()
         weight = None if seen["choose"] is None else seen["choose"].tolist()
         rows = None if seen["split"] is None else seen["split"].index.tolist()
-        asked.append((list(run.stages), rows, draw, weight, seen["recipe"], seen["transform"] is None))
+        asked.append((list(run.stages), rows, draw, weight, seen["recipe"]))
     assert asked[0] != asked[1]
 
 
@@ -173,45 +170,6 @@ def test_what_is_left_is_a_partition_whose_minorities_have_at_least_two(rows: li
             assert label in after.unsplit and not after.margin[own].any()
 
 
-# -- mixtures --------------------------------------------------------------------------------------------
-
-
-def parts_of(minority: list[bool], labels: list[int]) -> Partition:
-    return partition(np.array(minority, np.float32), np.array(labels))
-
-
-def test_every_input_is_mixed_with_one_of_its_classs_other_part() -> None:
-    labels = [0] * 6 + [1] * 6 + [2] * 3
-    minority = [False] * 4 + [True] * 2 + [False] * 5 + [True] + [False] * 3
-    transform = even.mixing(parts_of(minority, labels), 3, CPU)
-    index = torch.randperm(15, generator=torch.Generator().manual_seed(3))
-    x = torch.eye(15)[index]  # so that a mixture says what it is made of
-    batch = Batch(x=x, y=torch.tensor(labels)[index], index=index, row=index)
-    partners = set()
-    for seed in range(40):
-        mixed = transform(x, batch, torch.Generator().manual_seed(seed))
-        for own, row in zip(index.tolist(), mixed, strict=True):
-            made_of = row.nonzero()[:, 0].tolist()
-            assert own in made_of and row.sum().item() == pytest.approx(1)
-            if labels[own] == 2:  # a class in one piece
-                assert made_of == [own]
-                continue
-            (other,) = set(made_of) - {own}
-            assert labels[other] == labels[own] and minority[other] != minority[own]
-            partners.add((own, other))
-    assert len(partners) == 2 * (4 * 2 + 5 * 1), "every pair comes up"
-
-
-def test_a_batch_without_the_other_part_and_inputs_that_are_words_stay_as_they_are() -> None:
-    transform = even.mixing(parts_of([False, False, True], [0, 0, 0]), 1, CPU)
-    some = torch.tensor([0, 1])
-    batch = Batch(x=torch.rand(2, 1, 4, 4), y=torch.zeros(2, dtype=torch.int64), index=some, row=some)
-    assert torch.equal(transform(batch.x, batch, torch.Generator()), batch.x)
-    every = torch.tensor([0, 1, 2])
-    words = Batch(x=torch.arange(6).view(3, 2), y=torch.zeros(3, dtype=torch.int64), index=every, row=every)
-    assert torch.equal(transform(words.x, words, torch.Generator()), words.x)
-
-
 # -- validation ------------------------------------------------------------------------------------------
 
 
@@ -234,12 +192,3 @@ def test_the_numbers_are_those_of_the_summary(tmp_path: Path) -> None:
     wanted = partition(summarise(run.stages["identifier"].losses, "loss"), run.train.y)
     np.testing.assert_array_equal(run.partition.minority, wanted.minority)
     assert np.array_equal(run.balanced, rebalance(wanted, seed=0))
-
-
-def test_a_model_has_learned_something_when_it_beats_the_largest_class_clearly() -> None:
-    x = torch.zeros(400, 1)
-    plain = Split(x, torch.arange(400) % 2)
-    assert even.surely_learned(plain) == pytest.approx(0.5 + 2 * 0.025)
-    heavy = Split(x, torch.arange(400) % 2, weight=1 + 2.0 * (torch.arange(400) % 2))  # classes 1 : 3
-    assert even.surely_learned(heavy) == pytest.approx(0.75 + 2 * (0.75 * 0.25 / 400) ** 0.5)
-    assert even.surely_learned(Split(x[:4], torch.zeros(4, dtype=torch.int64))) == 0.99

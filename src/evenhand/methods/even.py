@@ -1,9 +1,8 @@
-"""Even: split by how often a bias-seeking model errs, then train on even mixtures of both parts."""
+"""Even: split by how often a bias-seeking model errs, train again on even parts, keep what serves both."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -15,8 +14,7 @@ from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance
 from evenhand.core.summary import summarise
 from evenhand.methods.tab import even_chances
-from evenhand.training.batches import Transform
-from evenhand.training.data import Batch, Split
+from evenhand.training.data import Batch
 from evenhand.training.run import Run
 
 GRID: dict[str, list[Any]] = {}
@@ -30,19 +28,17 @@ def train(
     identifier: Literal["confident", "erm"] = "confident",
     summary: Literal["error", "loss", "history"] = "error",
     draw: Literal["repeated", "fresh"] = "repeated",
-    mix: bool = True,
     average: bool = True,
-    keep: Literal["last", "near", "best"] = "last",
+    keep: Literal["near", "last"] = "near",
 ) -> nn.Module:
     """As TAB does, without groups or hyperparameters; the arguments only take single ingredients away.
 
     `identifier`: trained with the generalised cross-entropy, which leaves alone what does not fit, or ERM's
     training. `summary`: split the mean over epochs of the probability of error or of the loss, or the whole
-    history. `draw`: TAB's repeated set, or half as many an epoch, drawn afresh. `mix`: every sample with one
-    of its class's other part. `average`: weights averaged over about an epoch of steps.
-    `keep`: when validation accuracy has ceased to rise, the last weights; the last that were as good as the
-    best but for the standard error; or the best, on validation samples whose two parts of each class, found
-    in the same way, count the same.
+    history. `draw`: TAB's repeated set, or half as many an epoch, drawn afresh. `average`: weights averaged
+    over about an epoch of steps. `keep`: of the second training's checks, the last that was as good as the
+    best but for the standard error, on validation samples whose two parts of each class, found in the same
+    way, count the same; or the last weights, as TAB does.
     """
     if identifier == "erm":
         first = run.fit(identifier, stop="train")  # the training that ERM and TAB share
@@ -56,26 +52,13 @@ def train(
     balanced = rebalance(parts, seed=run.seed)
     run.found(parts, balanced)
     minority = joined(parts, numbers, val_numbers, run.val.y)
-    recipe = run.recipe.replace(keep=keep, average=average)
     return run.fit(
         "model",
         run.train.take(balanced) if draw == "repeated" else None,
         draw=even_chances(parts) if draw == "fresh" else None,
-        transform=mixing(parts, run.num_classes, run.device) if mix else None,
         choose=None if keep == "last" else even_weights(run.val.y, minority),
-        recipe=recipe.replace(above=surely_learned(run.val)) if mix else recipe,
+        recipe=run.recipe.replace(keep=keep, average=average),
     ).model
-
-
-def surely_learned(val: Split) -> float:
-    """The accuracy that shows that a model has begun to learn: clearly more than the largest class's share.
-
-    Mixtures can keep a model at chance for longer than a recipe's patience.
-    """
-    weight = torch.ones(len(val.y)) if val.weight is None else val.weight
-    shares = torch.bincount(val.y, weights=weight.double()) / weight.double().sum()
-    share = float(shares.max())
-    return min(share + 2 * math.sqrt(share * (1 - share) / len(val.y)), 0.99)
 
 
 def generalised_cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
@@ -109,33 +92,6 @@ def only_clear(parts: Partition, numbers: np.ndarray) -> Partition:
         margin=np.where(whole, np.float32(0), parts.margin),
         unsplit={**parts.unsplit, **reasons},
     )
-
-
-def mixing(parts: Partition, num_classes: int, device: torch.device) -> Transform:
-    """Mix every input with one drawn from the other part of its class in the batch, in a random ratio.
-
-    A mixture keeps its label, but shows the attributes of both parts, so they no longer tell classes apart
-    (with known groups: Yao et al., ICML 2022). A class in one piece, and inputs that are no amounts, such
-    as words, stay as they are.
-    """
-    minority = torch.from_numpy(parts.minority).to(device)
-
-    def transform(x: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
-        if not x.is_floating_point():
-            return x
-        part = 2 * batch.y + minority[batch.index]
-        sizes = torch.zeros(2 * num_classes, dtype=torch.int64, device=x.device)
-        sizes.index_add_(0, part, torch.ones_like(part))
-        first = sizes.cumsum(0) - sizes  # where each part begins when the rows are sorted by it
-        other = part ^ 1
-        chosen, ratio = torch.rand(2, len(x), generator=generator, device=x.device)
-        count = sizes[other]
-        place = first[other] + torch.minimum((chosen * count).long(), (count - 1).clamp(min=0))
-        partner = part.argsort(stable=True)[place.clamp(max=len(x) - 1)]
-        ratio = torch.where(count > 0, ratio, 1.0).view(-1, *[1] * (x.ndim - 1))
-        return torch.lerp(x[partner], x, ratio)
-
-    return transform
 
 
 def joined(parts: Partition, numbers: np.ndarray, other: np.ndarray, labels: Tensor) -> np.ndarray:

@@ -34,7 +34,6 @@ class Recipe:
     check_every: int = 5
     patience: int = 5
     delta: float = 0.001
-    above: float = 0.0  # waiting begins once the accuracy has been at least this
     # Which weights a stopped training hands over: the last, those of the best check, or the last of those
     # that were near the best, at most the standard error of an accuracy below it.
     keep: Literal["last", "best", "near"] = "last"
@@ -72,7 +71,7 @@ class Recipe:
         for name in ("lr", "plateau_factor"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("weight_decay", "momentum", "delta", "above"):
+        for name in ("weight_decay", "momentum", "delta"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         choices = {

@@ -25,7 +25,7 @@ class Rule:
         if accuracy > self.best + recipe.delta:
             self.best, self.waited = accuracy, 0
             return True
-        self.waited += self.best >= recipe.above
+        self.waited += 1
         return False
 
 
