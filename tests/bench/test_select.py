@@ -1,5 +1,6 @@
 """Selection, PoU and MMS equal hand-made answers: ties, zeros, missing seeds and unfinished grids included."""
 
+import json
 import math
 from pathlib import Path
 
@@ -162,6 +163,17 @@ def test_without_erm_the_commonest_pair_counts(tmp_path: Path) -> None:
     records.append(write(tmp_path, "tab", {"weight_decay": 1.0}))
     bench = gather(records, "even_odd")
     assert bench.pair == {"lr": 1e-3, "weight_decay": 1e-4} and sum(bench.left_out.values()) == 1
+
+
+def test_a_recipes_field_that_is_no_more_tells_runs_apart_only_where_it_was_changed(tmp_path: Path) -> None:
+    records = [write(tmp_path, "erm", PAIR, seed=s) for s in range(3)]
+    for record, changed in zip(records[1:], ({}, {"gone": 2}), strict=True):
+        config = json.loads((record.path / "config.json").read_text())
+        config["full_recipe"]["gone"] = changed.get("gone", 1)
+        config["recipe"].update(changed)
+        (record.path / "config.json").write_text(json.dumps(config))
+    bench = gather([Record(record.path) for record in records], "even_odd")
+    assert len(bench.records) == 2 and bench.left_out == {"of another recipe": 1}
 
 
 def test_only_runs_of_one_recipe_are_compared(tmp_path: Path) -> None:

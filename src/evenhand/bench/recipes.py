@@ -46,8 +46,13 @@ def pair_of(record: Record) -> Settings:
 
 
 def _full(record: Record) -> dict[str, Any]:
-    given = record.config.get("full_recipe") or record.config.get("recipe", {})
-    return {**_DEFAULTS, **given}
+    changed = record.config.get("recipe", {})
+    given = record.config.get("full_recipe") or changed
+    # A field of another version that was left at its default says nothing.
+    return {
+        **_DEFAULTS,
+        **{name: value for name, value in given.items() if name in _DEFAULTS or name in changed},
+    }
 
 
 _DEFAULTS = dataclasses.asdict(Recipe())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,8 @@ def predict(run: Path, inputs: Path, *, device: str = "auto") -> Predictions:
     config = read_json(run / "config.json")
     if misshapen(config, {"inputs": object, "full_recipe": {str: object}}):
         config = {"inputs": {"own_model": True}}  # of an earlier version, which did not say more
-    recipe = Recipe().replace(**config.get("full_recipe", {}))
+    known = {field.name for field in fields(Recipe)}  # another version may have had more
+    recipe = Recipe(**{name: value for name, value in config.get("full_recipe", {}).items() if name in known})
     network = Network(run / "config.json", config["inputs"], recipe, Record(run).file("model.safetensors"))
     return network.predict(*network.read(inputs), device=device)
 
