@@ -65,6 +65,20 @@ def test_every_switch_changes_what_is_asked_for(tmp_path: Path, monkeypatch, swi
     assert asked[0] != asked[1]
 
 
+def test_variants_share_the_identifier_and_have_the_same_weights_as_alone(tmp_path: Path) -> None:
+    weights, stages = [], []
+    for place in ("shared", "shared", "alone"):
+        settings = {"average": False} if stages else {}
+        run = {"runs": tmp_path / place, "device": "cpu", "show": Silent()}
+        record = execute(small_task(), "even", settings, **run)
+        weights.append((record.path / "model.safetensors").read_bytes())
+        stages.append({name: stage["folder"] for name, stage in record.config["stages"].items()})
+    assert stages[0]["identifier"] == stages[1]["identifier"] and stages[0]["model"] != stages[1]["model"]
+    logs = "".join(log.read_text() for log in (tmp_path / "shared").rglob("log.txt"))
+    assert logs.count("identifier: begins") == logs.count("identifier: reused") == 1
+    assert weights[1] == weights[2]
+
+
 def made_task(aligned: float) -> Task:
     """The attribute is one clear number, which agrees with the class so often; the class is many faint ones."""
     random = np.random.default_rng(0)

@@ -74,6 +74,7 @@ class Plan:
 
     stage: str
     split: Split
+    whole: bool  # the split is the whole training set
     objective: Objective
     transform: Transform | None
     draw: Tensor | None
@@ -83,6 +84,17 @@ class Plan:
     recipe: Recipe
     shared: bool
     recorded: bool
+
+    @property
+    def by_name(self) -> str | None:
+        """The objective's name where nothing else makes this training another than ERM's.
+
+        Only of functions of this package, which mean the same whenever they are named; a user's may change.
+        """
+        name = f"{getattr(self.objective, '__module__', '')}.{getattr(self.objective, '__qualname__', '<>')}"
+        others = (self.transform, self.draw, self.choose, self.start)
+        alone = not self.shared and self.whole and all(other is None for other in others)
+        return name if alone and name.startswith("evenhand.") and "<" not in name else None
 
     @property
     def snapshot(self) -> str:

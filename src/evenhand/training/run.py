@@ -98,7 +98,8 @@ class Run:
         weights and optimiser.
 
         A training that none of the arguments above changes is plain ERM. It is recorded, and every method
-        that asks for the same stage shares it: each takes its snapshot where its own rule stops.
+        that asks for the same stage shares it: each takes its snapshot where its own rule stops. One that
+        only an objective function of this package changes is shared by runs that ask for the same.
         """
         if isinstance(stop, str) and stop not in ("val", "train"):
             raise ValueError(f"stop must be 'val', 'train' or a number of epochs, got {stop!r}")
@@ -114,6 +115,7 @@ class Run:
         plan = Plan(
             stage=stage,
             split=self.train if split is None else split,
+            whole=split is None,
             objective=objective or cross_entropy,
             transform=transform,
             draw=None if draw is None else torch.as_tensor(draw),
@@ -165,7 +167,9 @@ class Run:
     def _stage_folder(self, plan: Plan) -> Path:
         content: dict[str, Any] = {"task": self.task.name, "data": self.task.checksum, "stage": plan.stage}
         content["recipe"] = plan.recipe.changed()
-        if not plan.shared:
+        if plan.by_name is not None:
+            content.update(objective=plan.by_name, stop=plan.stop)
+        elif not plan.shared:
             content.update(run=self._identity, **plan.dependencies())
         return self.path.parent.parent / "stages" / f"{key_of(content)}-s{self.seed}"
 
