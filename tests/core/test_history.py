@@ -1,6 +1,9 @@
 """LossHistory: what was recorded is what comes out, in memory and on disk."""
 
+import copy
 import os
+import pickle
+import signal
 import threading
 import time
 import warnings
@@ -14,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenhand import LossHistory
+from evenhand.core.summary import LossSummary
 
 
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 9), st.integers(0, 9))
@@ -221,7 +225,7 @@ def test_the_thread_begins_with_the_next_fetch_or_soon(
     fetched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "losses.npy"
-    monkeypatch.setattr("evenhand.core.history._SOON", 60 if fetched else 0.1)
+    monkeypatch.setattr("evenhand.core.later.SOON", 60 if fetched else 0.1)
     history = LossHistory(2, path=path)
     for _ in range(2):
         history.record([0, 1], [1.0, 2.0])
@@ -367,3 +371,106 @@ def test_samples_without_a_loss_are_counted_once() -> None:
         warnings.simplefilter("error")
         history.record(range(6), torch.ones(6))
         history.end_epoch()
+
+
+# -- threads, processes and modes ------------------------------------------------------------------------
+
+
+def two_epochs(path: Path | None, wait: bool = False) -> LossHistory:
+    """A history whose second epoch another thread is still to write."""
+    history = LossHistory(3, path=path)
+    for epoch in range(2):
+        history.record(range(3), [epoch + 1.0] * 3)
+        history.end_epoch(wait=wait)
+    return history
+
+
+def test_a_forked_process_reads_what_was_asked_for_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenhand.core.later.SOON", 60)
+    history = two_epochs(tmp_path / "losses.npy")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # it hangs where the thread that would write is not there
+        os._exit(0 if history.losses.shape == (3, 2) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert history.losses.tolist() == [[1.0, 2.0]] * 3
+
+
+def test_several_threads_may_wait_for_an_epoch(tmp_path: Path) -> None:
+    history = two_epochs(tmp_path / "losses.npy")
+    for epoch in range(2, 12):
+        threads = [threading.Thread(target=history.flush) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert history.num_epochs == epoch
+        history.record(range(3), [epoch + 1.0] * 3)
+        history.end_epoch(wait=False)
+    np.testing.assert_array_equal(history.losses, np.tile(np.arange(1.0, 13.0), (3, 1)))
+
+
+def test_many_histories_do_not_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenhand.core.later.SOON", 1.0)
+    histories = [two_epochs(tmp_path / f"{number}.npy") for number in range(10)]
+    begun = time.monotonic()
+    assert histories[-1].losses.shape == (3, 2)
+    assert time.monotonic() - begun < 5  # not a second for each
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_copies_and_pickles_know_every_ended_epoch(in_file: bool, tmp_path: Path) -> None:
+    history = two_epochs(tmp_path / "losses.npy" if in_file else None)
+    for other in (copy.deepcopy(history), pickle.loads(pickle.dumps(history))):
+        assert torch.equal(other.losses, history.losses) and other.losses.shape == (3, 2)
+        other.flush()
+
+
+def test_what_a_thread_could_not_write_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("evenhand.core.later.SOON", 0)
+    history = two_epochs(tmp_path / "losses.npy", wait=True)
+    monkeypatch.setattr("os.fsync", _full)
+    history.record(range(3), [3.0] * 3)
+    history.end_epoch(wait=False)
+    deadline = time.monotonic() + 30
+    while "could not be kept: disk is full" not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert "could not be kept: disk is full" in caplog.text
+
+
+def test_two_histories_cannot_write_to_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "losses.npy"
+    first, second = LossHistory(3, path=path), LossHistory(3, path=path)
+    for _ in range(2):
+        first.record(range(3), [1.0] * 3)
+        first.end_epoch()
+    second.record(range(3), [1.0] * 3)
+    second.end_epoch()  # it does not know that there is one
+    first.record(range(3), [1.0] * 3)
+    with pytest.raises(ValueError, match="should hold 2 epochs, but somebody has cut it; only one"):
+        first.end_epoch()
+
+
+def test_another_folder_default_or_mode_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    history, summary = LossHistory(3, path="losses.npy"), LossSummary(3)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode():
+            for epoch in range(3):
+                monkeypatch.chdir(tmp_path.parent if epoch else tmp_path)
+                history.record(torch.arange(3), torch.full((3,), epoch + 1.0))
+                history.end_epoch(wait=False)
+                LossSummary(3).record(torch.arange(3), torch.ones(3))
+        history.record(torch.arange(3), torch.ones(3))
+        history.end_epoch()
+        summary.record(torch.arange(3), torch.ones(3))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert history.losses.tolist() == [[1.0, 2.0, 3.0, 1.0]] * 3 and history.losses.dtype == torch.float32

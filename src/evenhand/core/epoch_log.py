@@ -17,8 +17,8 @@ class EpochLog:
 
     def __init__(self, num_samples: int, device: torch.device | None) -> None:
         self.num_samples, self._device = num_samples, device
-        self.sums = torch.zeros(num_samples + 2)
-        self.counts = torch.zeros(num_samples + 2)
+        with torch.inference_mode(False):  # whatever the caller's mode and defaults are
+            self.sums, self.counts = torch.zeros(2, num_samples + 2, dtype=torch.float32, device="cpu")
         self.recorded = False
         self._noted: list[tuple[Tensor, Tensor]] = []  # index and losses of batches, on one device
         self._size = 0  # samples noted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,8 @@ from torch import Tensor
 from evenhand.core import ranks
 from evenhand.core.arrays import as_real
 from evenhand.core.epoch_log import EpochLog
-from evenhand.core.history_file import NUMPY, HistoryFile, writer
-
-_SOON = 0.1  # seconds: most steps of a small epoch, a fraction of a large one's
+from evenhand.core.history_file import NUMPY, HistoryFile
+from evenhand.core.later import Later
 
 
 class LossHistory:
@@ -55,7 +54,7 @@ class LossHistory:
         if dtype not in NUMPY:
             raise ValueError(f"dtype must be float32, float16 or bool, got {dtype}")
         self.num_samples, self.dtype = num_samples, dtype
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else Path(path).absolute()
         self._device = None if device is None else torch.device(device)
         self._log = EpochLog(num_samples, self._device)  # of the current epoch
         self._spare: EpochLog | None = None  # for the next, while another thread closes this one
@@ -63,8 +62,8 @@ class LossHistory:
         self._shared = across_ranks and ranks.count() > 1
         self._own = slice(*ranks.part(num_samples)) if self._shared else slice(0, num_samples)
         self._file = None if self.path is None else HistoryFile(self.path, num_samples, dtype)
-        self._closing: tuple[EpochLog, Future[None] | None] | None = None  # an epoch, and who closes it
-        self._go = threading.Event()  # that thread may begin
+        self._closing: tuple[EpochLog, Later | None] | None = None  # an epoch, and who closes it
+        self._lock = threading.RLock()  # epochs end one after the other, whoever asks
         self._num_epochs = ranks.from_first(self._epochs_on_disk) if self._shared else self._epochs_on_disk()
 
     @property
@@ -120,60 +119,74 @@ class LossHistory:
         Unless told to `wait`, another thread fetches them from the device and writes the file while the
         training goes on; only the first epoch is waited for. What reads or continues the history waits for
         the thread, and so does `flush`; what went wrong is raised there. The thread begins at the next
-        `fetch`, or soon: a device that has just finished an epoch should be given the next one first.
+        `fetch`, or soon. Call `flush` at the end.
         """
-        self.flush()
-        if wait or self._shared or self._file is None or self._num_epochs == 0 or not self._log.recorded:
-            self._close(self._log)
-            self._num_epochs += 1
-            return
-        log = self._log
-        log.fetch()
-        self._log, self._spare = self._spare or EpochLog(self.num_samples, self._device), None
-        self._go.clear()
-        self._closing = log, writer().submit(self._close_soon, log)
+        with self._lock:
+            self.flush()
+            if wait or self._shared or self._file is None or self._num_epochs == 0 or not self._log.recorded:
+                self._close(self._log)
+                self._num_epochs += 1
+                return
+            log = self._log
+            log.fetch()
+            self._closing = log, Later(lambda: self._close(log))
+            self._log, self._spare = self._spare or EpochLog(self.num_samples, self._device), None
 
     def fetch(self) -> None:
         """Let the device copy what was recorded to the CPU while other work goes on."""
         self._log.fetch()
-        self._go.set()
+        closing = self._closing
+        if closing is not None and closing[1] is not None:
+            closing[1].begin()
 
     def flush(self) -> None:
         """Wait until every ended epoch is on the disk; call again to try again what failed."""
-        if self._closing is None:
-            return
-        log, job = self._closing
-        self._go.set()
-        try:
-            self._close(log) if job is None else job.result()
-        except ValueError:  # the epoch is dropped
+        with self._lock:
+            if self._closing is None:
+                return
+            log, job = self._closing
+            try:
+                self._close(log) if job is None else job.result()
+            except ValueError:  # the epoch is dropped
+                self._closing, self._spare = None, log
+                raise
+            except Exception:  # not of Ctrl-C: then the thread is still at it
+                self._closing = log, None
+                raise
             self._closing, self._spare = None, log
-            raise
-        except Exception:  # not of Ctrl-C: then the thread is still at it
-            self._closing = log, None
-            raise
-        self._closing, self._spare = None, log
-        self._num_epochs += 1
+            self._num_epochs += 1
+
+    def sync(self) -> None:
+        """Have every ended epoch on the disk, and counted there, whatever happens to the machine."""
+        self.flush()
+        if self._file is not None and self._num_epochs > 0:
+            self._file.sync()
 
     def truncate(self, num_epochs: int) -> None:
         """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
+        with self._lock:
+            self.flush()
+            if not 0 <= num_epochs <= self._num_epochs:
+                raise ValueError(
+                    f"cannot truncate to {num_epochs} epochs, the history has {self._num_epochs}"
+                )
+            self._log.clear()
+            self._columns = self._columns[:num_epochs]
+            if self._file is not None and (ranks.first() or not self._shared):
+                self._file.truncate(num_epochs)
+            self._num_epochs = num_epochs
+
+    def __getstate__(self) -> dict[str, Any]:
         self.flush()
-        if not 0 <= num_epochs <= self._num_epochs:
-            raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self._num_epochs}")
-        self._log.clear()
-        self._columns = self._columns[:num_epochs]
-        if self._file is not None and (ranks.first() or not self._shared):
-            self._file.truncate(num_epochs)
-        self._num_epochs = num_epochs
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
 
     # -- inside --------------------------------------------------------------------------------------
 
     def _epochs_on_disk(self) -> int:
         return 0 if self._file is None else self._file.num_epochs()
-
-    def _close_soon(self, log: EpochLog) -> None:
-        self._go.wait(_SOON)
-        self._close(log)
 
     def _close(self, log: EpochLog) -> None:
         """Turn an epoch into a column and append it; what could not be written can be tried again."""
@@ -210,7 +223,7 @@ class LossHistory:
 
     def _check_epoch(self, log: EpochLog) -> None:
         wrong = bool((log.counts[0] + log.counts[-1] > 0) | ~log.sums.isfinite().all())
-        facts = torch.tensor([log.recorded, wrong], dtype=torch.float32)
+        facts = torch.tensor([log.recorded, wrong], dtype=torch.float32, device="cpu")
         recorded, wrong = (ranks.add(facts) if self._shared else facts).bool().tolist()
         if not recorded:
             raise ValueError("end_epoch needs losses, but none was recorded since the last one")

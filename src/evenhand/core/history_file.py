@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,7 +36,13 @@ class HistoryFile:
             self._create(self._header(1) + data)
             return
         with self.path.open("r+b") as file:
-            file.seek(_HEAD + num_epochs * self._column_bytes)
+            end = _HEAD + num_epochs * self._column_bytes
+            if file.seek(0, os.SEEK_END) < end:
+                raise ValueError(
+                    f"{self.path} should hold {num_epochs} epochs, but somebody has cut it; "
+                    "only one LossHistory may write to a file"
+                )
+            file.seek(end)
             _write(file, data)
             file.truncate()
             file.seek(0)
@@ -57,6 +61,11 @@ class HistoryFile:
                 file.seek(0)
                 _write(file, self._header(num_epochs + 1))
         ranks.barrier()
+
+    def sync(self) -> None:
+        """Have the header on the disk too; without it, a power cut may take columns out of the count."""
+        with self.path.open("r+b") as file:
+            os.fsync(file.fileno())
 
     def truncate(self, num_epochs: int) -> None:
         """Drop the columns after so many."""
@@ -107,17 +116,6 @@ class HistoryFile:
             + text.encode().ljust(_HEAD - 11)
             + b"\n"
         )
-
-
-def writer() -> ThreadPoolExecutor:
-    """The thread of this process that writes files while a training goes on, one after the other."""
-    return _writer(os.getpid())
-
-
-@cache
-def _writer(process: int) -> ThreadPoolExecutor:
-    del process  # a process that was forked needs a thread of its own
-    return ThreadPoolExecutor(1, "evenhand-history")
 
 
 def _write(file: BinaryIO, data: bytes) -> None:

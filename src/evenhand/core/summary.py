@@ -34,7 +34,7 @@ class LossSummary:
             raise ValueError(f"num_samples must be at least 1, got {num_samples}")
         _check_kind(of)
         self.num_samples, self.of = num_samples, of
-        self.sums = torch.zeros(num_samples, device=device)
+        self.sums = torch.zeros(num_samples, dtype=torch.float32, device=device)
         self.counts = torch.zeros(num_samples, dtype=torch.int32, device=device)
 
     def record(self, index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> None:

@@ -36,6 +36,7 @@ class Histories:
             history: LossHistory = getattr(self, name)
             history.flush()
             if ranks.first() and history.path is not None:
+                history.sync()
                 known = self._sums[name]
                 known += column_sums(history.path, history.num_epochs, len(known)) or []
         return self._sums

@@ -238,15 +238,15 @@ class Training:
     def _record(self, history: LossHistory, values: Tensor, index: Tensor | None = None) -> None:
         """Note what all ranks know of all samples, each a part."""
         if not values.isfinite().all():
-            raise self._diverged()
+            raise self._diverged("validation loss" if index is None else "training loss", self.epoch)
         start, end = ranks.part(len(values))
         own = torch.arange(start, end) if index is None else index[start:end]
         history.record(own, values[start:end], later=True)
 
-    def _diverged(self) -> TrainingDiverged:
+    def _diverged(self, what: str, epoch: int) -> TrainingDiverged:
         rate = self.optimizer.param_groups[0]["lr"]
         return TrainingDiverged(
-            f"{self.stage}: the training loss is not finite in epoch {self.epoch + 1}; "
+            f"{self.stage}: the {what} is not finite in epoch {epoch}; "
             f"lower the learning rate (now {rate:g}) or check the inputs"
         )
 
@@ -260,7 +260,7 @@ class Training:
 
     def _end_epoch(self, loss: float, accuracy: float) -> None:
         if not math.isfinite(loss):
-            raise self._diverged()
+            raise self._diverged("training loss", self.epoch + 1)
         self.epoch += 1
         row: dict[str, Any] = {"epoch": self.epoch, "loss": loss, "accuracy": accuracy, "val_accuracy": None}
         row["lr"] = self.optimizer.param_groups[0]["lr"]
