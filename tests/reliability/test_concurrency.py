@@ -36,7 +36,6 @@ FIELDS: dict[str, list[Any]] = {
     "delta": [0.001, 0.0],
     "keep": ["last", "best", "near"],
     "average": [False, True],
-    "above": [0.0, 0.5],
     "plateau_epochs": [1, 10],
     "plateau_factor": [0.1, 0.5],
     "slices": [1, 2],
