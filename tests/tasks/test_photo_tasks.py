@@ -16,6 +16,8 @@ from PIL import Image
 from published_layouts import REAL_ROOT
 
 from evenhand import tasks
+from evenhand.report.tables.bootstrap import read_truth
+from evenhand.report.tables.facts import _from_data
 from evenhand.tasks import archives, celeba
 from evenhand.training.data import training_weights
 
@@ -356,3 +358,14 @@ def test_real_celeba_lists_have_the_known_groups(monkeypatch):
     train = listing.split == 0
     groups = np.bincount(listing.y[train] * 2 + listing.attribute[train])
     assert train.sum() == 24_416 and groups.min() == groups[3] == 218
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_lists_alone_say_what_the_task_has(tmp_path, name):
+    MAKERS[name](tmp_path)
+    task = tasks.load(f"{name}:size=32", tmp_path)
+    facts = _from_data(f"{name}:size=32", tmp_path)
+    assert facts["n"] == len(task.train) and facts["L"] == task.num_classes
+    assert tuple(facts["shape"]) == tuple(task.train.x[0].shape)
+    truth = read_truth(f"{name}:size=32", tmp_path)
+    assert truth is not None and truth.labels.tolist() == task.test.y.tolist()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,16 @@ class Listing:
     def take(self, keep: np.ndarray) -> Listing:
         attribute = None if self.attribute is None else self.attribute[keep]
         return Listing([self.files[row] for row in keep], self.y[keep], self.split[keep], attribute)
+
+
+def listed(module: Any, options: Mapping[str, str], root: Path | None) -> Listing:
+    """What a photo task's lists say of the images it takes, none of which is opened."""
+    found = module.listing(root)
+    listing: Listing = found[0] if isinstance(found, tuple) else found  # cub also names its classes
+    if hasattr(module, "_part"):  # celeba takes a share of its lists
+        fraction = options.get("fraction")
+        listing = module._part(listing, None if fraction is None else float(fraction))
+    return listing
 
 
 def photo_task(

@@ -106,11 +106,7 @@ def read_truth(spec: str, root: Path | None) -> Truth | None:
 
 def _listed(module: Any, options: dict[str, str], root: Path | None) -> Truth:
     """From a dataset's lists, so that no photograph has to be opened."""
-    found = module.listing(root)
-    listing: photos.Listing = found[0] if isinstance(found, tuple) else found
-    if hasattr(module, "_part"):  # celeba takes a share of its lists
-        fraction = options.get("fraction")
-        listing = module._part(listing, None if fraction is None else float(fraction))
+    listing = photos.listed(module, options, root)
     test = listing.split == photos.TEST
     labels = listing.y[test]
     if listing.attribute is None:

@@ -16,6 +16,7 @@ from evenhand.bench.select import Bench
 from evenhand.report import paper
 from evenhand.report.study import method_title
 from evenhand.report.table import EMPTY, Cell, Column, Row, Section, Table, number, words
+from evenhand.tasks import photos
 from evenhand.training import plugins
 from evenhand.training.record import Record
 
@@ -135,11 +136,8 @@ def _from_data(spec: str, root: Path | None) -> dict[str, Any]:
 
 def _listed(spec: str, module: Any, root: Path | None) -> dict[str, Any]:
     _, options = tasks.parse(spec)
-    found = module.listing(root)
-    if hasattr(module, "_part"):  # celeba takes a share of its lists
-        fraction = options.get("fraction")
-        found = module._part(found, None if fraction is None else float(fraction))
-    train = found.split == 0
+    found = photos.listed(module, options, root)
+    train = found.split == photos.TRAIN
     size = int(options.get("size") or plugins.keywords(module.load)["size"])
     facts: dict[str, Any] = {"n": int(train.sum()), "L": len(np.unique(found.y)), "shape": (3, size, size)}
     if found.attribute is not None:
