@@ -41,6 +41,23 @@ def test_the_seeds_of_a_candidate_stand_together_and_jtts_longest_come_first() -
     assert {one.settings["upweight"] for one in found[-15:]} == {"ratio"} and len(found) == 75
 
 
+def test_settings_that_are_given_leave_a_part_of_the_grid_to_search() -> None:
+    task = load("digits", None)
+    plan = waves(task, ["erm:lr=0.001", "masktune", "jtt:upweight=ratio"], [0, 1], {})
+    assert {one.settings["lr"] for one in plan.first} == {0.001}
+    assert len(plan.first) == 2 * len(grid("digits", "erm")["weight_decay"])
+    second = plan.second({"lr": 0.001, "weight_decay": 0.0})
+    jtt = [one.settings for one in second if one.method == "jtt"]
+    assert {one["upweight"] for one in jtt} == {"ratio"}
+    assert {one["identifier_epochs"] for one in jtt} == set(grid("digits", "jtt")["identifier_epochs"])
+    assert len([one for one in second if one.method == "masktune"]) == 2 * len(
+        grid("digits", "masktune")["threshold"]
+    )
+    for text in ("jtt:upweight=3", "jtt:speed=3", "erm:lr=7"):
+        with pytest.raises(ValueError, match=r"is not in .*'s grid on digits, which has .*--no-search"):
+            waves(task, [text], [0], {})
+
+
 def test_erm_is_planned_for_those_that_inherit_and_gdro_not_without_groups() -> None:
     found = waves(load("mine.plain", None), ["tab", "gdro"], [0], {})
     assert {one.method for one in found.first} == {"erm"} and found.methods == ["tab"]

@@ -72,11 +72,29 @@ def product(
 ) -> list[Planned]:
     """Every candidate of these methods with every seed; the seeds of one candidate stand together."""
     return [
-        Planned(spec, method, settings, seed, dict(changes or {}))
-        for method in methods
-        for settings in _longest_first(combinations(grid(spec, method)))
+        Planned(spec, parse_method(text)[0], settings, seed, dict(changes or {}))
+        for text in methods
+        for settings in _longest_first(combinations(part_of_grid(spec, text)))
         for seed in seeds
     ]
+
+
+def part_of_grid(spec: str, text: str) -> dict[str, list[Any]]:
+    """A method's grid on a task, or the part of it that has the given settings.
+
+    >>> part_of_grid("even_odd", "jtt:upweight=10")
+    {'identifier_epochs': [1, 5, 10, 25, 50], 'upweight': [10]}
+    """
+    method, settings = parse_method(text)
+    whole = grid(spec, method)
+    for key, value in settings.items():
+        if value not in whole.get(key, []):
+            known = "; ".join(f"{name}: {', '.join(map(str, whole[name]))}" for name in whole) or "nothing"
+            raise ValueError(
+                f"{key}={value} is not in {method}'s grid on {spec}, which has {known}; "
+                "for a setting outside the grid add --no-search"
+            )
+    return {**whole, **{key: [value] for key, value in settings.items()}}
 
 
 def fixed(
@@ -133,7 +151,7 @@ class Waves:
     seeds: tuple[int, ...]
     changes: dict[str, Any]
     first: list[Planned]
-    methods: list[str]  # of the second wave
+    methods: list[str]  # of the second wave, with the settings that were given
     notes: list[str]  # what is not, or nevertheless, planned, and why
 
     def second(self, pair: dict[str, Any]) -> list[Planned]:
@@ -144,20 +162,22 @@ class Waves:
 def waves(task: Task, methods: Sequence[str], seeds: Sequence[int], changes: dict[str, Any]) -> Waves:
     """Divide a task's runs: methods that search learning rate or weight decay begin, others inherit ERM's."""
     first, second, notes = [], [], []
-    for method in sorted(dict.fromkeys(methods), key=_rank):
+    for text in sorted(dict.fromkeys(methods), key=_rank):
+        method = parse_method(text)[0]
         if getattr(method_module(method), "NEEDS_GROUPS", False) and task.train.group is None:
             notes.append(f"{task.spec} has no groups, which {method} needs: not planned")
-        elif method == "erm" or set(PAIR) & grid(task.spec, method).keys():
-            first.append(method)
+        elif method == "erm" or set(PAIR) & part_of_grid(task.spec, text).keys():
+            first.append(text)
         else:
-            second.append(method)
-    if second and "erm" not in first:
+            second.append(text)
+    if second and not any(parse_method(text)[0] == "erm" for text in first):
         first.insert(0, "erm")
         notes.append(f"{task.spec}: {', '.join(second)} inherit from erm, so its grid is planned too")
     planned = product(task.spec, first, seeds, changes)
     return Waves(task, tuple(seeds), dict(changes), planned, second, notes)
 
 
-def _rank(method: str) -> tuple[bool, int]:
+def _rank(text: str) -> tuple[bool, int]:
     """The paper's methods in its order; before them what resembles TAB in having nothing to search."""
+    method = parse_method(text)[0]
     return (method in PAPER[3:], PAPER.index(method) if method in PAPER else len(PAPER))

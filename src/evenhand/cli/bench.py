@@ -25,7 +25,11 @@ def bench(
         typer.Argument(metavar="[TASK]...", help="Tasks, such as digits or even_odd:p=0.95."),
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Which methods, with commas between; the paper's six if none is named.")
+        str | None,
+        typer.Option(
+            help="Which methods, with commas between; the paper's six if none is named. "
+            "erm:lr=0.001 searches a part of its grid."
+        ),
     ] = None,
     no_search: Annotated[
         bool,
@@ -128,10 +132,6 @@ def _agenda(
     if no_search and figure is None:
         agenda.add(one for task in tasks for one in fixed(task, names, seeds, changes))
         return agenda
-    if any(":" in name for name in names):
-        raise ValueError(
-            "a method's settings come from its grid; to give some, as in tab:summary=loss, add --no-search"
-        )
     if figure is not None:
         if methods is not None:
             raise ValueError("--figure says which methods are run; leave --methods out")
