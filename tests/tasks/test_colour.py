@@ -116,3 +116,14 @@ def test_every_image_is_in_one_split():
     for part, share in zip(parts, (0.60, 0.15, 0.25), strict=True):
         counts = np.bincount(part.y) / np.bincount(load_digits().target)
         assert np.abs(counts - share).max() < 0.005
+
+
+def test_a_share_of_the_training_and_validation_labels_can_be_wrong():
+    right, wrong = tasks.load("digits"), tasks.load("digits:mislabelled=0.1")
+    assert torch.equal(right.train.x, wrong.train.x) and torch.equal(right.test.y, wrong.test.y)
+    for name, least, most in (("train", 0.07, 0.13), ("val", 0.04, 0.18)):
+        assert least < (getattr(right, name).y != getattr(wrong, name).y).float().mean() < most
+    assert torch.equal(wrong.train.group // 10, wrong.train.y), "groups are of the labels that are given"
+    assert right.checksum != wrong.checksum and right.checksum == tasks.load("digits:p=0.9").checksum
+    with pytest.raises(ValueError, match="mislabelled must be at least 0 and below 1, got 1"):
+        tasks.load("digits:mislabelled=1")

@@ -92,11 +92,15 @@ def colour_task(
     colour_names: Sequence[str],
     recipe: Recipe,
     every_colour: bool = False,
+    mislabelled: float = 0.0,
 ) -> Task:
     """A task whose training and validation colours follow p, and whose test colours are balanced.
 
     With `every_colour` each test image appears once in every colour, so that no test group is tiny.
+    A share `mislabelled` of the training and validation images has a wrong label.
     """
+    if not 0 <= mislabelled < 1:
+        raise ValueError(f"mislabelled must be at least 0 and below 1, got {mislabelled}")
     num_colours = len(rgb)
     train, val, test = splits
     streams = [np.random.default_rng([DATA_SEED, part]) for part in (1, 2, 3)]
@@ -106,14 +110,18 @@ def colour_task(
     else:
         test_colours = balanced_colours(test.y, num_colours, streams[2])
 
-    def split(grey: Grey, colours: np.ndarray) -> Split:
-        group = torch.from_numpy(grey.y * num_colours + colours)
-        painted = torch.from_numpy(paint(grey.images, colours, rgb))
-        return Split(painted, torch.from_numpy(grey.y), group=group)
+    wrong = np.random.default_rng([DATA_SEED, 4])
 
-    trained = split(train, correlated_colours(train.y, num_colours, p, streams[0]))
-    validated = split(val, correlated_colours(val.y, num_colours, p, streams[1]))
-    tested = split(test, test_colours)
+    def split(grey: Grey, colours: np.ndarray, share: float) -> Split:
+        classes = len(class_names)
+        other = (grey.y + wrong.integers(1, classes, len(grey.y))) % classes
+        y = np.where(wrong.random(len(grey.y)) < share, other, grey.y)
+        painted = torch.from_numpy(paint(grey.images, colours, rgb))
+        return Split(painted, torch.from_numpy(y), group=torch.from_numpy(y * num_colours + colours))
+
+    trained = split(train, correlated_colours(train.y, num_colours, p, streams[0]), mislabelled)
+    validated = split(val, correlated_colours(val.y, num_colours, p, streams[1]), mislabelled)
+    tested = split(test, test_colours, 0)
     assert trained.group is not None and tested.group is not None
     num_groups = len(class_names) * num_colours
     weight = training_weights(trained.group, tested.group, num_groups)

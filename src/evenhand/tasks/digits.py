@@ -25,8 +25,13 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
 SOURCE = None  # nothing to fetch
 
 
-def load(root: Path | None = None, *, p: float = 0.9, palette: str = "random42") -> Task:
-    """1,797 digits; a share p of each class carries the class's own colour."""
+def load(
+    root: Path | None = None, *, p: float = 0.9, palette: str = "random42", mislabelled: float = 0.0
+) -> Task:
+    """1,797 digits; a share p of each class carries the class's own colour.
+
+    `mislabelled`: the share of training and validation images with a wrong label.
+    """
     return colour.colour_task(
         "digits",
         splits(),
@@ -36,6 +41,7 @@ def load(root: Path | None = None, *, p: float = 0.9, palette: str = "random42")
         colour_names=[f"colour {number}" for number in range(10)],
         recipe=RECIPE,
         every_colour=True,
+        mislabelled=mislabelled,
     )
 
 
