@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from pathlib import Path
@@ -267,12 +268,14 @@ class LossHistory:
 
 
 def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
-    """Raise for a wrong index or loss; on the CPU, where looking costs nothing."""
-    wrong = (index < 0) | (index >= num_samples)
-    if bool(wrong.any()):
+    """Raise for a wrong index or loss; on the CPU, where a look at all of them is two small steps."""
+    if len(index) == 0:
+        return
+    low, high = index.aminmax()
+    if not 0 <= int(low) <= int(high) < num_samples:
+        wrong = (index < 0) | (index >= num_samples)
         raise ValueError(f"index must be between 0 and {num_samples - 1}, got {int(index[wrong][0])}")
-    finite = losses.isfinite()
-    if not bool(finite.all()):
+    if not math.isfinite(losses.sum().item()) and not bool((finite := losses.isfinite()).all()):
         at = int((~finite).nonzero()[0])
         raise ValueError(f"losses must be finite, got {float(losses[at])} for sample {int(index[at])}")
 
