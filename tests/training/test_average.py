@@ -10,7 +10,7 @@ from test_run import Interrupted, StopAt, make_run
 from torch import nn
 
 from evenhand import Recipe, Task, execute
-from evenhand.training import loop
+from evenhand.training import loop, stopping
 from evenhand.training.average import Average
 from evenhand.training.data import checksum
 from evenhand.training.evaluation import standard_error, weighted_mean
@@ -116,6 +116,28 @@ def test_the_last_weights_that_were_near_the_best_are_kept(tiny: Task, tmp_path:
     fit = make_run(tiny, tmp_path, recipe).fit("erm")
     assert fit.epochs == 6
     assert same(fit.model, wanted.model)
+
+
+def kept_check(choices: list[float], accuracies: list[float], val_error: float = 0.001) -> int:
+    """The epoch whose weights remain when the rule has seen these checks."""
+    rules, kept = stopping.Rules(("val",), Recipe(check_every=1, patience=100, keep="near")), []
+    for epoch, (choice, accuracy) in enumerate(zip(choices, accuracies, strict=True), 1):
+        row = {"epoch": epoch, "accuracy": 0.5, "val_accuracy": accuracy, "choice": choice}
+        row.update(choice_error=0.02, val_error=val_error)
+        halfway = stopping.Rules(("val",), rules.recipe)
+        halfway.restore(rules.state())  # a training that is killed and continues decides the same
+        rules = halfway
+        rules.check(row, lambda epoch=epoch: kept.append(epoch) or {"w": torch.tensor(epoch)})
+    assert rules.best["val"]["w"] == kept[-1]
+    return kept[-1]
+
+
+def test_a_check_that_gave_up_more_than_a_point_of_all_is_not_kept() -> None:
+    rising = [0.90, 0.93, 0.935, 0.934]
+    assert kept_check([0.80, 0.70, 0.70, 0.69], rising) == 4, "the first gave up 3.5 points"
+    assert kept_check([0.80, 0.75, 0.70, 0.65], rising) == 2, "the second gave up half a point"
+    assert kept_check([0.80, 0.75, 0.70, 0.65], [0.926, 0.93, 0.935, 0.934]) == 1
+    assert kept_check([0.80, 0.75, 0.70, 0.65], rising, val_error=0.04) == 1, "few samples prove little"
 
 
 def test_the_standard_error_is_that_of_accuracies_of_other_samples() -> None:

@@ -18,7 +18,7 @@ from evenhand import Recipe, Split, Task, execute
 from evenhand.training.loop import seed_epoch
 from evenhand.training.progress import Silent
 from evenhand.training.record import Record, find
-from evenhand.training.run import Run
+from evenhand.training.run import Run, chance
 from evenhand.training.stopping import Rule
 
 
@@ -329,3 +329,41 @@ def test_two_processes_on_one_run_do_it_once(tmp_path: Path) -> None:
     assert [process.wait() for process in workers] == [0, 0]
     assert len(list(find(tmp_path))) == 1
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+# -- a training that learns nothing ----------------------------------------------------------------------
+
+
+class Stillborn(torch.nn.Module):
+    """Learns nothing where it is made under one of these salts, like a deep network that begins dead."""
+
+    def __init__(self, salts: tuple[int, ...]) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(36, 2)
+        self.register_buffer("alive", torch.tensor(float(torch.initial_seed() % 1000 not in salts)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.flatten(1) * self.alive) * self.alive
+
+
+@pytest.mark.parametrize(("salts", "begun"), [((), 1), ((0,), 2), ((0, 1), 3), ((0, 1, 2), 3)])
+def test_what_learns_nothing_begins_again_with_other_weights(tiny, tmp_path, salts, begun) -> None:
+    task = dataclasses.replace(tiny, make_model=lambda: Stillborn(salts))
+    recipe = Recipe(epochs=8, batch_size=16, lr=0.03)
+    run = make_run(task, tmp_path, recipe)
+    fit = run.fit("model", task.train, again=True)
+    folders = list((tmp_path / task.name / "stages").iterdir())
+    assert len(folders) == begun
+    assert (fit.accuracy > chance(task.train.y)) == (len(salts) < 3)
+    assert float(fit.model.alive) == (len(salts) < 3)
+    assert run.stages["model"] is fit
+    alone = make_run(task, tmp_path, recipe).fit("model", task.train).seconds
+    assert (fit.seconds > alone) == (begun > 1), "all trainings are counted"
+    once_more = make_run(task, tmp_path, recipe).fit("model", task.train, again=True)
+    assert once_more.folder == fit.folder and once_more.seconds == fit.seconds, "nothing is done twice"
+
+
+def test_a_training_that_learns_is_not_repeated_and_the_commonest_label_is_no_learning() -> None:
+    labels = torch.tensor([0] * 30 + [1] * 70)
+    assert 0.7 < chance(labels) < 0.75
+    assert chance(torch.zeros(5, dtype=torch.long)) == 1.0

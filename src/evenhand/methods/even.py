@@ -38,12 +38,14 @@ def train(
     history. `draw`: TAB's repeated set, or half as many an epoch, drawn afresh. `average`: weights averaged
     over about an epoch of steps. `keep`: of the second training's checks, the last that was as good as the
     best but for the standard error, on validation samples whose two parts of each class, found in the same
-    way, count the same; or the last weights, as TAB does.
+    way, count the same, and that gave up at most a point of accuracy on all of them; or the last weights, as
+    TAB does. A training that has learned nothing, as happens with the paper's CNN, begins again.
     """
     if identifier == "erm":
         first = run.fit(identifier, stop="train")  # the training that ERM and TAB share
     else:
-        first = run.fit("identifier", objective=generalised_cross_entropy, stop="train", record=True)
+        objective = generalised_cross_entropy
+        first = run.fit("identifier", objective=objective, stop="train", record=True, again=True)
     kind: Literal["error", "loss"] = "loss" if summary == "loss" else "error"
     numbers, val_numbers = summarise(first.losses, kind), summarise(first.val_losses, kind)
     parts = partition(first.losses if summary == "history" else numbers, run.train.y)
@@ -58,6 +60,7 @@ def train(
         draw=even_chances(parts) if draw == "fresh" else None,
         choose=None if keep == "last" else even_weights(run.val.y, minority),
         recipe=run.recipe.replace(keep=keep, average=average),
+        again=True,
     ).model
 
 

@@ -272,6 +272,7 @@ class Training:
                 weight = self.val.split.weight if self.choose is None else self.choose
                 row["choice"] = weighted_mean(correct, weight)
                 row["choice_error"] = standard_error(correct, weight)
+                row["val_error"] = standard_error(correct, self.val.split.weight)
             if self.histories is not None:
                 self._record(self.histories.val_losses, losses)
                 self._record(self.histories.val_hits, correct)

@@ -35,6 +35,11 @@ class Fit:
         return self.load()[0]
 
     @property
+    def accuracy(self) -> float:
+        """The training accuracy of the last epoch."""
+        return float(self.load()[1]["log"][-1]["accuracy"])
+
+    @property
     def recorded(self) -> bool:
         """Whether the training kept its histories."""
         return (self.folder / "losses.npy").exists()
@@ -84,6 +89,7 @@ class Plan:
     recipe: Recipe
     shared: bool
     recorded: bool
+    salt: int = 0  # of the weights it begins with
 
     @property
     def by_name(self) -> str | None:
@@ -93,7 +99,7 @@ class Plan:
         """
         name = f"{getattr(self.objective, '__module__', '')}.{getattr(self.objective, '__qualname__', '<>')}"
         others = (self.transform, self.draw, self.choose, self.start)
-        alone = not self.shared and self.whole and all(other is None for other in others)
+        alone = not self.shared and self.whole and not self.salt and all(other is None for other in others)
         return name if alone and name.startswith("evenhand.") and "<" not in name else None
 
     @property
@@ -120,4 +126,4 @@ class Plan:
         }
         if self.choose is not None:  # else nothing, so that the keys of older trainings stay as they are
             found["choose"] = checksum(self.choose)
-        return found
+        return {**found, **({"salt": self.salt} if self.salt else {})}

@@ -35,7 +35,8 @@ class Recipe:
     patience: int = 5
     delta: float = 0.001
     # Which weights a stopped training hands over: the last, those of the best check, or the last of those
-    # that were near the best, at most the standard error of an accuracy below it.
+    # that were near the best, at most the standard error below it, and gave up at most one point, or the
+    # standard error, of plain validation accuracy.
     keep: Literal["last", "best", "near"] = "last"
     average: bool = False  # validate and hand over weights averaged over about the last epoch of steps
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class Run:
         self._identity = identity
         self._show = (show or progress.choose()) if ranks.first() else progress.Silent()
         self._sources: dict[int, Source] = {}
-        self._used: dict[Path, tuple[Objective | None, Transform | None]] = {}
+        self._used: dict[Path, tuple[Objective, Transform | None]] = {}
 
     @property
     def num_classes(self) -> int:
@@ -88,6 +89,7 @@ class Run:
         start: Fit | None = None,
         recipe: Recipe | None = None,
         record: bool = False,
+        again: bool = False,
     ) -> Fit:
         """Train a fresh model, or return at once what an earlier call has finished.
 
@@ -95,7 +97,8 @@ class Run:
         that many rows with replacement; `choose`: one weight per validation sample, by which the weights
         to keep are chosen where the recipe keeps others than the last; `stop`: "val" or "train", the
         accuracy whose rise is awaited, or a number of epochs; `start`: continue from another training's
-        weights and optimiser.
+        weights and optimiser; `again`: where nothing was learned, begin again with other weights, twice at
+        most.
 
         A training that none of the arguments above changes is plain ERM. It is recorded, and every method
         that asks for the same stage shares it: each takes its snapshot where its own rule stops. One that
@@ -126,13 +129,12 @@ class Run:
             shared=shared,
             recorded=record or shared,
         )
-        folder = self._stage_folder(plan)
-        sync.check_stage(stage, folder.name, plan.objective, plan.recipe.slices)
-        if self._used.setdefault(folder, (objective, transform)) != (objective, transform):
-            raise ValueError(f"stage {stage!r} is used twice with another objective or transform; name each")
-        with claim_together(folder):
-            epochs, seconds = self._reach(plan, folder)
-        fit = Fit(folder, epochs, seconds, lambda: self._read(plan, folder))
+        fit = self._fit(plan)
+        while again and plan.salt < 2 and fit.accuracy <= chance(plan.split.y):
+            journal.note("%s: learned nothing, and begins again with other weights", stage)
+            plan = dataclasses.replace(plan, salt=plan.salt + 1, shared=False)
+            earlier, fit = fit.seconds, self._fit(plan)
+            fit = dataclasses.replace(fit, seconds=earlier + fit.seconds)
         self.stages[stage] = fit
         return fit
 
@@ -163,6 +165,18 @@ class Run:
         return array
 
     # -- inside --------------------------------------------------------------------------------------
+
+    def _fit(self, plan: Plan) -> Fit:
+        folder = self._stage_folder(plan)
+        sync.check_stage(plan.stage, folder.name, plan.objective, plan.recipe.slices)
+        used = (plan.objective, plan.transform)
+        if self._used.setdefault(folder, used) != used:
+            raise ValueError(
+                f"stage {plan.stage!r} is used twice with another objective or transform; name each"
+            )
+        with claim_together(folder):
+            epochs, seconds = self._reach(plan, folder)
+        return Fit(folder, epochs, seconds, lambda: self._read(plan, folder))
 
     def _stage_folder(self, plan: Plan) -> Path:
         content: dict[str, Any] = {"task": self.task.name, "data": self.task.checksum, "stage": plan.stage}
@@ -218,7 +232,7 @@ class Run:
         training = Training(
             folder,
             stage=plan.stage,
-            model=self.make_model(),
+            model=self.make_model(plan.salt),
             objective=plan.objective,
             train=self._batches(
                 plan.split, recipe.batch_size, transform=plan.transform, augment=recipe.augment
@@ -246,3 +260,13 @@ class Run:
 
     def _eval_batch_size(self, recipe: Recipe) -> int:
         return max(recipe.batch_size, 256)
+
+
+def chance(labels: Tensor) -> float:
+    """What always giving the commonest label would reach, and what chance may add to it.
+
+    >>> chance(torch.tensor([0, 0, 0, 1]))
+    0.966...
+    """
+    share = labels.bincount().max().item() / len(labels)
+    return float(share + math.sqrt(share * (1 - share) / len(labels)))

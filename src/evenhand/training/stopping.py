@@ -11,6 +11,10 @@ from torch import Tensor
 
 from evenhand.training.recipe import Recipe
 
+# What may be given up of the accuracy on all validation samples for the accuracy that chooses: so much, or
+# its standard error, where that is more.
+POINT = 0.01
+
 
 @dataclass
 class Rule:
@@ -36,15 +40,17 @@ class Rules:
         self.recipe = recipe
         self.rules = {name: Rule() for name in names}
         self.best: dict[str, dict[str, Tensor]] = {}  # rule -> weights, unless the recipe keeps the last
-        self.chosen = -math.inf  # the best accuracy by the weights of validation that choose
+        self.checks: list[tuple[float, float]] = []  # by the weights that choose, and plain
+        self.kept = -math.inf  # the plain accuracy of what is kept
 
     def state(self) -> dict[str, Any]:
         rules = {name: asdict(rule) for name, rule in self.rules.items()}
-        return {"rules": rules, "best": self.best, "chosen": self.chosen}
+        return {"rules": rules, "best": self.best, "checks": self.checks, "kept": self.kept}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.rules = {name: Rule(**values) for name, values in state["rules"].items()}
-        self.best, self.chosen = state["best"], state.get("chosen", -math.inf)
+        self.best = state["best"]
+        self.checks, self.kept = list(state.get("checks", [])), state.get("kept", -math.inf)
 
     def stopped(self, name: str) -> bool:
         return self.rules[name].stopped is not None
@@ -68,7 +74,14 @@ class Rules:
         """Whether the weights are to be kept, until others are; `gain`: the rule calls them the best."""
         if self.recipe.keep == "last" or "choice" not in row:
             return gain and self.recipe.keep == "best"
-        better = row["choice"] > self.chosen
-        self.chosen = max(self.chosen, row["choice"])
-        near: bool = row["choice"] >= self.chosen - row["choice_error"]
-        return better if self.recipe.keep == "best" else near
+        chosen = max((choice for choice, _ in self.checks), default=-math.inf)
+        self.checks.append((row["choice"], row["val_accuracy"]))
+        if self.recipe.keep == "best":
+            return bool(row["choice"] > chosen)
+        floor = max(accuracy for _, accuracy in self.checks) - max(POINT, row["val_error"])
+        chosen = max(choice for choice, accuracy in self.checks if accuracy >= floor)
+        near = row["val_accuracy"] >= floor and row["choice"] >= chosen - row["choice_error"]
+        if near or self.kept < floor:
+            self.kept = row["val_accuracy"]
+            return True
+        return False
