@@ -25,6 +25,7 @@ from evenhand.core.partition import partition
 from evenhand.training import journal, progress, seal
 from evenhand.training.data import Task, as_input
 from evenhand.training.dynamics import dynamics
+from evenhand.training.heap import keep_freed_memory
 from evenhand.training.identity import Identity, identify, join_ranks
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_whole, set_damage_aside
@@ -61,6 +62,8 @@ def execute(
     if ranks.from_first(lambda: is_whole(path)):
         journal.detail("reused the finished run %s", path)
         return Record(path)
+    if where.type == "cpu":
+        keep_freed_memory()
     with claim_together(path):
         # Another process may have finished it while we waited.
         if not ranks.from_first(lambda: is_whole(path)):
