@@ -2,14 +2,17 @@
 
     python benchmarks/history.py [--data ROOT] [--smoke]
 
-First a plain loop: blocks of epochs with and without `LossHistory` alternate, so that a noisy machine is
-equally noisy to both. Then the engine, as every method uses it: whole trainings alternate, both validate
-after each epoch, and one of them keeps losses and hits of all training and validation samples in files.
+First a plain loop: of four epochs the outer or the inner two, as a coin decides, are recorded by a
+`LossHistory`, so that a machine that gets slower is equally slow to both; the mean of the differences, and
+its standard error, which tells how noisy it was. Then the engine, as every method uses it: whole trainings
+alternate, both validate after each epoch, and one of them keeps losses and hits of all training and
+validation samples in files.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import tempfile
 import time
@@ -25,10 +28,10 @@ import training
 from evenhand import Task, tasks
 from evenhand.core.epoch_log import EpochLog
 from evenhand.core.history import LossHistory
+from evenhand.training.heap import keep_freed_memory
 from evenhand.training.loop import Training
 from evenhand.training.models import make_model
 
-BLOCK = 5  # epochs of a loop of one's own that are timed together
 WARM_UP = 5  # epochs of a training that do not count: kernels are chosen and graphs captured in them
 
 
@@ -43,6 +46,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         torch.set_num_threads(1)  # as `execute` does for batches as small as those of the digits
+        keep_freed_memory()  # as `execute` does
     spec = "digits" if options.smoke or options.data is None else "cmnist"
     task = tasks.load(spec, options.data)
     size = task.recipe.batch_size
@@ -50,22 +54,23 @@ def main() -> None:
     y = task.train.y.to(device)
     model = make_model("cnn", shape=tuple(x.shape[1:]), num_classes=task.num_classes).to(device)
     optimizer = torch.optim.Adam(model.parameters(), fused=device.type == "cuda" or None)
-    blocks = 1 if options.smoke else 4 if device.type == "cuda" else 8
+    rounds = 2 if options.smoke else 20 if device.type == "cuda" else 200
+    times: dict[bool, list[float]] = {True: [], False: []}
     with tempfile.TemporaryDirectory() as folder:
         history = LossHistory(len(y), path=Path(folder) / "losses.npy")
-        times: dict[bool, list[float]] = {True: [], False: []}
-        for number in range(2 * blocks + 2):
-            recorded = number % 4 in (0, 3)  # neither kind is always first
-            common.finish()
-            begun = time.perf_counter()
-            for _ in range(BLOCK):
+        for number in range(rounds + 1):
+            outer = random.Random(number).random() < 0.5
+            for recorded in (outer, not outer, not outer, outer):
+                common.finish()
+                begun = time.perf_counter()
                 epoch(model, optimizer, x, y, size, history if recorded else None)
-            history.flush()  # what another thread does is charged to whom it does it for
-            common.finish()
-            if number > 1:
-                times[recorded].append((time.perf_counter() - begun) / BLOCK)
-    without = statistics.median(times[False])
-    more = statistics.median(times[True]) - without
+                history.flush()  # what another thread does is charged to whom it does it for
+                common.finish()
+                if number:  # the first is to warm up
+                    times[recorded].append(time.perf_counter() - begun)
+    differences = np.subtract(times[True], times[False]).reshape(rounds, 2).mean(1)
+    without, more = statistics.fmean(times[False]), differences.mean()
+    error = differences.std(ddof=1) / rounds**0.5
     own = alone(len(y), size, device)
     epochs = WARM_UP + 2 if options.smoke else 65 if device.type == "cuda" else 20
     plain, kept, calls, beside = engine(task, epochs, 1 if options.smoke else 4)
@@ -74,7 +79,11 @@ def main() -> None:
         ["", "milliseconds an epoch", "share"],
         [
             ("without recording", f"{1000 * without:.1f}", ""),
-            ("with recording", f"{1000 * (without + more):.1f}", f"{100 * more / without:+.2f}%"),
+            (
+                f"with recording, {rounds} times two epochs",
+                f"{1000 * (without + more):.1f}",
+                f"{100 * more / without:+.2f}% ± {100 * error / without:.2f}",
+            ),
             ("the recording by itself", f"{1000 * own:.2f}", f"{100 * own / without:.2f}%"),
             ("the engine, not recorded", f"{1000 * plain:.1f}", ""),
             ("the engine, recorded", f"{1000 * kept:.1f}", f"{100 * (kept / plain - 1):+.2f}%"),

@@ -66,6 +66,7 @@ class LossHistory:
         self._closing: tuple[EpochLog, Later | None] | None = None  # an epoch, and who closes it
         self._lock = threading.RLock()  # epochs end one after the other, whoever asks
         self._num_epochs = ranks.from_first(self._epochs_on_disk) if self._shared else self._epochs_on_disk()
+        self._begun_at = self._num_epochs
 
     @property
     def num_epochs(self) -> int:
@@ -95,8 +96,9 @@ class LossHistory:
     ) -> None:
         """Take the losses of one batch, one per sample; nothing waits for the device.
 
-        Wrong values raise a ValueError: at once on the CPU, at `end_epoch` on another device. With `later`
-        the tensors are neither copied nor looked at before the epoch ends, and must not change until then.
+        Wrong values raise a ValueError: at once in the first epoch on the CPU, else at `end_epoch`. With
+        `later` the tensors are neither copied nor looked at before the epoch ends, and must not change
+        until then.
         """
         values, where = _tensor(losses, "losses").detach(), _tensor(index, "index")
         if values.ndim != 1:
@@ -110,7 +112,7 @@ class LossHistory:
             )
         if where.is_floating_point() or where.is_complex() or where.dtype == torch.bool:
             raise ValueError(f"index must hold whole numbers, got {where.dtype}")
-        if not later and (self._device or values.device).type == "cpu":
+        if self.num_epochs == self._begun_at and not later and (self._device or values.device).type == "cpu":
             _check(where, values, self.num_samples)
         self._log.note(where, values, copy=not later)
 
