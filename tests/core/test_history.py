@@ -9,6 +9,7 @@ import time
 import warnings
 from concurrent.futures import Future
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenhand import LossHistory
+from evenhand.core import history_file
+from evenhand.core.epoch_log import EpochLog
 from evenhand.core.summary import LossSummary
 
 
@@ -172,13 +175,37 @@ def test_any_layout_of_an_array_is_taken() -> None:
     assert history.losses.tolist() == [[1.0], [3.0], [5.0]]
 
 
+@pytest.fixture
+def as_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is recorded is closed by another thread, as if it lay on a GPU."""
+    distant = property(lambda log: log.recorded, lambda log, value: None)
+    monkeypatch.setattr(EpochLog, "distant", distant, raising=False)
+
+
+def test_an_epoch_on_the_cpu_is_closed_in_place_and_synced_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink()))
+    monkeypatch.setattr("evenhand.core.history.Later", _full)
+    path = tmp_path / "losses.npy"
+    history = LossHistory(2, path=path)
+    for epoch in range(3):
+        history.record([0, 1], [1.0, epoch])
+        history.end_epoch(wait=False)
+        assert np.load(path).shape == (2, epoch + 1)
+    assert len(synced) == 1, "the new file"
+    history.sync()
+    assert synced[1:] == [path]
+
+
 def test_a_write_that_fails_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "losses.npy"
     history = LossHistory(2, path=path)
     for epoch in range(2):
         history.record([0, 1], [1.0 + epoch, 2.0])
         with monkeypatch.context() as broken, pytest.raises(OSError, match="disk is full"):
-            broken.setattr("os.fsync", _full)
+            broken.setattr(history_file, "_write", _full)
             history.end_epoch()
         assert history.num_epochs == epoch and path.exists() == (epoch > 0)
         assert LossHistory(2, path=path).num_epochs == epoch
@@ -186,19 +213,20 @@ def test_a_write_that_fails_can_be_repeated(tmp_path: Path, monkeypatch: pytest.
     np.testing.assert_array_equal(np.load(path, mmap_mode="r"), [[1, 2], [2, 2]])
 
 
+@pytest.mark.usefixtures("as_of_a_device")
 def test_a_file_is_written_while_others_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, go, values = tmp_path / "losses.npy", threading.Event(), np.arange(12.0).reshape(3, 4)
-    real = os.fsync
+    real = history_file._write
 
-    def slow(number: int) -> None:
+    def slow(file: BinaryIO, data: bytes) -> None:
         assert go.wait(60)
-        real(number)
+        real(file, data)
 
     history = LossHistory(3, path=path)
     history.record(range(3), values[:, 0])
     history.end_epoch(wait=False)
     with monkeypatch.context() as patched:
-        patched.setattr("os.fsync", slow)
+        patched.setattr(history_file, "_write", slow)
         history.record(range(3), values[:, 1])
         history.end_epoch(wait=False)
         assert history.num_epochs == 2 and np.load(path).shape == (3, 1)
@@ -206,7 +234,7 @@ def test_a_file_is_written_while_others_work(tmp_path: Path, monkeypatch: pytest
         go.set()
         history.flush()
         np.testing.assert_array_equal(np.load(path), values[:, :2])
-        patched.setattr("os.fsync", _full)
+        patched.setattr(history_file, "_write", _full)
         history.end_epoch(wait=False)
         for _ in range(2):  # it does not get lost
             with pytest.raises(OSError, match="disk is full"):
@@ -220,6 +248,7 @@ def test_a_file_is_written_while_others_work(tmp_path: Path, monkeypatch: pytest
     np.testing.assert_array_equal(np.load(path), values[:, :1])
 
 
+@pytest.mark.usefixtures("as_of_a_device")
 @pytest.mark.parametrize("fetched", [True, False])
 def test_the_thread_begins_with_the_next_fetch_or_soon(
     fetched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -241,6 +270,7 @@ def test_the_thread_begins_with_the_next_fetch_or_soon(
     assert np.load(path).shape == (2, 2)
 
 
+@pytest.mark.usefixtures("as_of_a_device")
 def test_interrupted_while_it_waits_for_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history, result = LossHistory(2, path=tmp_path / "losses.npy"), Future.result
     history.record([0, 1], [1.0, 2.0])
@@ -272,6 +302,7 @@ def test_what_is_looked_at_later_is_still_refused() -> None:
     assert history.losses.tolist() == [[0.0], [0.5]]
 
 
+@pytest.mark.usefixtures("as_of_a_device")
 def test_an_epoch_that_another_thread_finds_broken_is_dropped(tmp_path: Path) -> None:
     history = LossHistory(2, path=tmp_path / "losses.npy")
     for number in range(4):
@@ -302,7 +333,7 @@ def test_more_losses_than_are_noted_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(history.losses[:, 0], values_before.view(3, 20).mean(0))
 
 
-def _full(_: int) -> None:
+def _full(*_: object) -> None:
     raise OSError("disk is full")
 
 
@@ -385,6 +416,7 @@ def two_epochs(path: Path | None, wait: bool = False) -> LossHistory:
     return history
 
 
+@pytest.mark.usefixtures("as_of_a_device")
 def test_a_forked_process_reads_what_was_asked_for_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,6 +430,7 @@ def test_a_forked_process_reads_what_was_asked_for_before(
     assert history.losses.tolist() == [[1.0, 2.0]] * 3
 
 
+@pytest.mark.usefixtures("as_of_a_device")
 def test_several_threads_may_wait_for_an_epoch(tmp_path: Path) -> None:
     history = two_epochs(tmp_path / "losses.npy")
     for epoch in range(2, 12):
@@ -412,6 +445,7 @@ def test_several_threads_may_wait_for_an_epoch(tmp_path: Path) -> None:
     np.testing.assert_array_equal(history.losses, np.tile(np.arange(1.0, 13.0), (3, 1)))
 
 
+@pytest.mark.usefixtures("as_of_a_device")
 def test_many_histories_do_not_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evenhand.core.later.SOON", 1.0)
     histories = [two_epochs(tmp_path / f"{number}.npy") for number in range(10)]
@@ -420,6 +454,7 @@ def test_many_histories_do_not_wait_for_each_other(tmp_path: Path, monkeypatch: 
     assert time.monotonic() - begun < 5  # not a second for each
 
 
+@pytest.mark.usefixtures("as_of_a_device")
 @pytest.mark.parametrize("in_file", [False, True])
 def test_copies_and_pickles_know_every_ended_epoch(in_file: bool, tmp_path: Path) -> None:
     history = two_epochs(tmp_path / "losses.npy" if in_file else None)
@@ -428,12 +463,13 @@ def test_copies_and_pickles_know_every_ended_epoch(in_file: bool, tmp_path: Path
         other.flush()
 
 
+@pytest.mark.usefixtures("as_of_a_device")
 def test_what_a_thread_could_not_write_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("evenhand.core.later.SOON", 0)
     history = two_epochs(tmp_path / "losses.npy", wait=True)
-    monkeypatch.setattr("os.fsync", _full)
+    monkeypatch.setattr(history_file, "_write", _full)
     history.record(range(3), [3.0] * 3)
     history.end_epoch(wait=False)
     deadline = time.monotonic() + 30
@@ -455,6 +491,7 @@ def test_two_histories_cannot_write_to_one_file(tmp_path: Path) -> None:
         first.end_epoch()
 
 
+@pytest.mark.usefixtures("as_of_a_device")
 def test_another_folder_default_or_mode_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

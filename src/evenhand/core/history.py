@@ -6,7 +6,7 @@ import math
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,11 @@ from evenhand.core.epoch_log import EpochLog
 from evenhand.core.history_file import NUMPY, HistoryFile
 from evenhand.core.later import Later
 
+WHOLE = {
+    *(torch.int64, torch.int32, torch.int16, torch.int8),
+    *(torch.uint64, torch.uint32, torch.uint16, torch.uint8),
+}
+
 
 class LossHistory:
     """Per-sample losses of every epoch; call `record` for every batch and `end_epoch` after each epoch.
@@ -27,7 +32,7 @@ class LossHistory:
     its last value; one that has never been seen has the mean over the samples seen in that epoch.
     With `path`, epochs are appended to an .npy file in Fortran order, which `numpy.load(path, mmap_mode="r")`
     can read at any time and which the next `LossHistory(…, path=path)` continues. An epoch that has not
-    been ended is not kept. A device holds the last million losses at most, however many epochs.
+    been ended is not kept; one that has outlives the process, and after `sync` the machine. A device holds the last million losses at most, however many epochs.
     float16 halves the memory at a relative error of at most 2**-11, and 2**-25 near zero (losses above 65504
     become 65504); bool keeps whether the mean is at least one half.
 
@@ -101,17 +106,8 @@ class LossHistory:
         until then.
         """
         values, where = _tensor(losses, "losses").detach(), _tensor(index, "index")
-        if values.ndim != 1:
-            raise ValueError(
-                f"losses must hold one value per sample, got shape {tuple(values.shape)}; "
-                "compute the loss with reduction='none'"
-            )
-        if where.shape != values.shape:
-            raise ValueError(
-                f"index and losses must be equally long, got {tuple(where.shape)} and {tuple(values.shape)}"
-            )
-        if where.is_floating_point() or where.is_complex() or where.dtype == torch.bool:
-            raise ValueError(f"index must hold whole numbers, got {where.dtype}")
+        if values.ndim != 1 or where.shape != values.shape or where.dtype not in WHOLE:
+            _refuse(where, values)
         if self.num_epochs == self._begun_at and not later and (self._device or values.device).type == "cpu":
             _check(where, values, self.num_samples)
         self._log.note(where, values, copy=not later)
@@ -119,14 +115,15 @@ class LossHistory:
     def end_epoch(self, *, wait: bool = True) -> None:
         """Close the epoch: its losses become the history's next column.
 
-        Unless told to `wait`, another thread fetches them from the device and writes the file while the
+        Unless told to `wait`, another thread fetches them from a device and writes the file while the
         training goes on; only the first epoch is waited for. What reads or continues the history waits for
         the thread, and so does `flush`; what went wrong is raised there. The thread begins at the next
-        `fetch`, or soon. Call `flush` at the end.
+        `fetch`, or soon. Call `flush` at the end. What lies on the CPU needs no waiting and no thread.
         """
         with self._lock:
             self.flush()
-            if wait or self._shared or self._file is None or self._num_epochs == 0 or not self._log.recorded:
+            near = self._file is None or self._num_epochs == 0 or not self._log.distant
+            if wait or self._shared or near:
                 self._close(self._log)
                 self._num_epochs += 1
                 return
@@ -143,7 +140,7 @@ class LossHistory:
             closing[1].begin()
 
     def flush(self) -> None:
-        """Wait until every ended epoch is on the disk; call again to try again what failed."""
+        """Wait until every ended epoch is written; call again to try again what failed."""
         with self._lock:
             if self._closing is None:
                 return
@@ -269,11 +266,25 @@ class LossHistory:
         return torch.from_numpy(self._file.mapped()[self._own, -1])
 
 
+def _refuse(index: Tensor, losses: Tensor) -> NoReturn:
+    """Say what is wrong with a batch's shapes and types."""
+    if losses.ndim != 1:
+        raise ValueError(
+            f"losses must hold one value per sample, got shape {tuple(losses.shape)}; "
+            "compute the loss with reduction='none'"
+        )
+    if index.shape != losses.shape:
+        raise ValueError(
+            f"index and losses must be equally long, got {tuple(index.shape)} and {tuple(losses.shape)}"
+        )
+    raise ValueError(f"index must hold whole numbers, got {index.dtype}")
+
+
 def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
     """Raise for a wrong index or loss; on the CPU, where a look at all of them is two small steps."""
     if len(index) == 0:
         return
-    low, high = index.aminmax()
+    low, high = index.long().aminmax()
     if not 0 <= int(low) <= int(high) < num_samples:
         wrong = (index < 0) | (index >= num_samples)
         raise ValueError(f"index must be between 0 and {num_samples - 1}, got {int(index[wrong][0])}")

@@ -18,7 +18,11 @@ NUMPY = {torch.float32: "<f4", torch.float16: "<f2", torch.bool: "|b1"}
 
 
 class HistoryFile:
-    """Columns on disk. The header counts a column only when all of it is there."""
+    """Columns on disk. The header counts a column only when all of it has been written.
+
+    What is written outlives the process. A machine that dies may lose what was not synced: file systems
+    lengthen a file on the disk when its data are there, and a count beyond the file's end is cut.
+    """
 
     def __init__(self, path: Path, num_samples: int, dtype: torch.dtype) -> None:
         self.path, self.num_samples, self._dtype = path, num_samples, np.dtype(NUMPY[dtype])
@@ -63,7 +67,7 @@ class HistoryFile:
         ranks.barrier()
 
     def sync(self) -> None:
-        """Have the header on the disk too; without it, a power cut may take columns out of the count."""
+        """Have all columns, and their count, on the disk."""
         with self.path.open("r+b") as file:
             os.fsync(file.fileno())
 
@@ -105,6 +109,7 @@ class HistoryFile:
         new = self.path.with_name(self.path.name + ".new")
         with new.open("wb") as file:
             _write(file, content)
+            os.fsync(file.fileno())
         new.replace(self.path)
 
     def _header(self, num_epochs: int) -> bytes:
@@ -121,4 +126,3 @@ class HistoryFile:
 def _write(file: BinaryIO, data: bytes) -> None:
     file.write(data)
     file.flush()
-    os.fsync(file.fileno())
