@@ -1,6 +1,6 @@
 """What recording costs: an epoch of the engine with and without it, as a ratio from one run.
 
-    python benchmarks/history.py [--data ROOT] [--smoke]
+    python benchmarks/history.py [--data ROOT] [--batch SIZE] [--smoke]
 
 First a plain loop: of four epochs the outer or the inner two, as a coin decides, are recorded by a
 `LossHistory`, so that a machine that gets slower is equally slow to both; the mean of the differences, and
@@ -40,6 +40,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--batch", type=int, help="other batches than the task's, in the plain loop only")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
     print(common.machine())
@@ -49,7 +50,7 @@ def main() -> None:
         keep_freed_memory()  # as `execute` does
     spec = "digits" if options.smoke or options.data is None else "cmnist"
     task = tasks.load(spec, options.data)
-    size = task.recipe.batch_size
+    size = options.batch or task.recipe.batch_size
     x = torch.as_tensor(task.train.x)[task.train.rows].to(device)
     y = task.train.y.to(device)
     model = make_model("cnn", shape=tuple(x.shape[1:]), num_classes=task.num_classes).to(device)

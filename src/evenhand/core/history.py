@@ -32,7 +32,8 @@ class LossHistory:
     its last value; one that has never been seen has the mean over the samples seen in that epoch.
     With `path`, epochs are appended to an .npy file in Fortran order, which `numpy.load(path, mmap_mode="r")`
     can read at any time and which the next `LossHistory(…, path=path)` continues. An epoch that has not
-    been ended is not kept; one that has outlives the process, and after `sync` the machine. A device holds the last million losses at most, however many epochs.
+    been ended is not kept; one that has outlives the process, and after `sync` the machine. A device holds
+    the last million losses at most, however many epochs.
     float16 halves the memory at a relative error of at most 2**-11, and 2**-25 near zero (losses above 65504
     become 65504); bool keeps whether the mean is at least one half.
 
