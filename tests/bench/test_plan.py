@@ -53,7 +53,9 @@ def test_settings_that_are_given_leave_a_part_of_the_grid_to_search() -> None:
     assert len([one for one in second if one.method == "masktune"]) == 2 * len(
         grid("digits", "masktune")["threshold"]
     )
-    for text in ("jtt:upweight=3", "jtt:speed=3", "erm:lr=7"):
+    assert product("digits", ["jtt", "jtt:upweight=5"], [0]) == product("digits", ["jtt"], [0])
+    assert product("digits", ["jtt:upweight=5.0"], [0])[0].settings["upweight"] == 5
+    for text in ("jtt:upweight=3", "jtt:speed=3", "erm:lr=7", "jtt:identifier_epochs=true"):
         with pytest.raises(ValueError, match=r"is not in .*'s grid on digits, which has .*--no-search"):
             waves(task, [text], [0], {})
 

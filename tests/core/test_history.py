@@ -199,6 +199,51 @@ def test_an_epoch_on_the_cpu_is_closed_in_place_and_synced_when_asked(
     assert synced[1:] == [path]
 
 
+def test_an_epoch_that_could_not_be_written_is_not_mixed_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = LossHistory(2, path=tmp_path / "losses.npy")
+    for epoch in range(3):
+        history.record([0, 1], [1.0 + epoch, 2.0])
+        if epoch == 1:
+            with monkeypatch.context() as broken, pytest.raises(OSError, match="disk is full"):
+                broken.setattr(history_file, "_write", _full)
+                history.end_epoch(wait=False)
+        else:
+            history.end_epoch(wait=False)
+    assert history.losses.tolist() == [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]]
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_wrong_values_of_later_epochs_are_named_when_the_epoch_ends(wait: bool, tmp_path: Path) -> None:
+    history = LossHistory(3, path=tmp_path / "losses.npy")
+    for index, loss, said in (
+        (0, 1.0, ""),
+        (1, np.nan, r"sample 1 had nan \(and 0 others\); the epoch is dropped"),
+        (3, 1.0, "1 indices were not; the epoch is dropped"),
+        (-1, 1.0, "1 indices were not; the epoch is dropped"),
+        (0, 2.0, ""),
+    ):
+        history.record(range(3), [1.0, 1.0, 1.0])
+        history.record(torch.tensor([index]), torch.tensor([loss]))
+        if said:
+            with pytest.raises(ValueError, match=said):
+                history.end_epoch(wait=wait)
+        else:
+            history.end_epoch(wait=wait)
+    assert history.losses[0].tolist() == [1.0, 1.5] and history.num_epochs == 2
+
+
+def test_indices_of_every_whole_type_are_taken_and_checked() -> None:
+    history = LossHistory(3)
+    for dtype in (np.int64, np.int32, np.int8, np.uint8, np.uint16, np.uint32, np.uint64):
+        history.record(np.arange(3, dtype=dtype), np.ones(3))
+        with pytest.raises(ValueError, match="index must be between 0 and 2, got 7"):
+            history.record(np.array([0, 7], dtype=dtype), np.ones(2))
+    with pytest.raises(ValueError, match="real"):
+        history.record([0], torch.ones(1, dtype=torch.complex64))
+
+
 def test_a_write_that_fails_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "losses.npy"
     history = LossHistory(2, path=path)

@@ -57,7 +57,7 @@ def test_the_limit_argument_is_the_limit_option():
     ("spec", "message"),
     [
         ("digit", "unknown task 'digit'; known tasks are .*digits, digits_even_odd, .*package.module"),
-        ("digits:q=1", "task 'digits' has no option 'q'; it has p, palette, limit"),
+        ("digits:q=1", "task 'digits' has no option 'q'; it has p, palette, mislabelled, limit"),
         ("digits:p", "a task is written name or name:key=value,…; cannot read 'p'"),
         ("digits:p=0.9,p=0.8", "option 'p' is given twice"),
         ("digits:p=high", "p of task 'digits' must be of type float, got 'high'"),

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from shortcut import shortcut_task
 from test_run import Interrupted, StopAt, make_run
 from torch import nn
@@ -118,18 +120,18 @@ def test_the_last_weights_that_were_near_the_best_are_kept(tiny: Task, tmp_path:
     assert same(fit.model, wanted.model)
 
 
-def kept_check(choices: list[float], accuracies: list[float], val_error: float = 0.001) -> int:
+def kept_check(choices: list[float], accuracies: list[float], errors: list[float] | float = 0.001) -> int:
     """The epoch whose weights remain when the rule has seen these checks."""
-    rules, kept = stopping.Rules(("val",), Recipe(check_every=1, patience=100, keep="near")), []
-    for epoch, (choice, accuracy) in enumerate(zip(choices, accuracies, strict=True), 1):
+    rules = stopping.Rules(("val",), Recipe(check_every=1, patience=100, keep="near"))
+    errors = errors if isinstance(errors, list) else [errors] * len(choices)
+    for epoch, (choice, accuracy, error) in enumerate(zip(choices, accuracies, errors, strict=True), 1):
         row = {"epoch": epoch, "accuracy": 0.5, "val_accuracy": accuracy, "choice": choice}
-        row.update(choice_error=0.02, val_error=val_error)
+        row.update(choice_error=0.02, val_error=error)
         halfway = stopping.Rules(("val",), rules.recipe)
         halfway.restore(rules.state())  # a training that is killed and continues decides the same
         rules = halfway
-        rules.check(row, lambda epoch=epoch: kept.append(epoch) or {"w": torch.tensor(epoch)})
-    assert rules.best["val"]["w"] == kept[-1]
-    return kept[-1]
+        rules.check(row, lambda epoch=epoch: {"w": torch.tensor(epoch)})
+    return int(rules.best["val"]["w"])
 
 
 def test_a_check_that_gave_up_more_than_a_point_of_all_is_not_kept() -> None:
@@ -137,7 +139,25 @@ def test_a_check_that_gave_up_more_than_a_point_of_all_is_not_kept() -> None:
     assert kept_check([0.80, 0.70, 0.70, 0.69], rising) == 4, "the first gave up 3.5 points"
     assert kept_check([0.80, 0.75, 0.70, 0.65], rising) == 2, "the second gave up half a point"
     assert kept_check([0.80, 0.75, 0.70, 0.65], [0.926, 0.93, 0.935, 0.934]) == 1
-    assert kept_check([0.80, 0.75, 0.70, 0.65], rising, val_error=0.04) == 1, "few samples prove little"
+    assert kept_check([0.80, 0.75, 0.70, 0.65], rising, 0.04) == 1, "few samples prove little"
+    assert kept_check([0.80, 0.79, 0.50], [0.920, 0.911, 0.922]) == 1, "the second, not the first, fell back"
+    assert kept_check([0.50, 0.55, 0.00], [0.60, 0.57, 0.02], [0.05, 0.05, 0.01]) == 2, (
+        "nor one that collapsed"
+    )
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 40)] * 2), min_size=1, max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_what_is_kept_is_what_all_checks_together_say(rows: list[tuple[int, int]]) -> None:
+    choices, accuracies = ([value / 200 + 0.5 for value in column] for column in zip(*rows, strict=True))
+    floor = max(accuracies) - stopping.POINT
+    best = max(choice for choice, accuracy in zip(choices, accuracies, strict=True) if accuracy >= floor)
+    near = [
+        epoch
+        for epoch, (choice, accuracy) in enumerate(zip(choices, accuracies, strict=True), 1)
+        if accuracy >= floor and choice >= best - 0.02
+    ]
+    assert kept_check(choices, accuracies) == near[-1]
 
 
 def test_the_standard_error_is_that_of_accuracies_of_other_samples() -> None:

@@ -71,12 +71,13 @@ def product(
     spec: str, methods: Sequence[str], seeds: Sequence[int], changes: dict[str, Any] | None = None
 ) -> list[Planned]:
     """Every candidate of these methods with every seed; the seeds of one candidate stand together."""
-    return [
+    planned = [
         Planned(spec, parse_method(text)[0], settings, seed, dict(changes or {}))
         for text in methods
         for settings in _longest_first(combinations(part_of_grid(spec, text)))
         for seed in seeds
     ]
+    return list({one.words(): one for one in planned}.values())  # parts of a grid may overlap
 
 
 def part_of_grid(spec: str, text: str) -> dict[str, list[Any]]:
@@ -87,14 +88,16 @@ def part_of_grid(spec: str, text: str) -> dict[str, list[Any]]:
     """
     method, settings = parse_method(text)
     whole = grid(spec, method)
+    part = dict(whole)
     for key, value in settings.items():
-        if value not in whole.get(key, []):
+        part[key] = [one for one in whole.get(key, []) if one == value and not isinstance(value, bool)]
+        if not part[key]:
             known = "; ".join(f"{name}: {', '.join(map(str, whole[name]))}" for name in whole) or "nothing"
             raise ValueError(
                 f"{key}={value} is not in {method}'s grid on {spec}, which has {known}; "
                 "for a setting outside the grid add --no-search"
             )
-    return {**whole, **{key: [value] for key, value in settings.items()}}
+    return part
 
 
 def fixed(

@@ -107,7 +107,7 @@ class LossHistory:
         until then.
         """
         values, where = _tensor(losses, "losses").detach(), _tensor(index, "index")
-        if values.ndim != 1 or where.shape != values.shape or where.dtype not in WHOLE:
+        if values.ndim != 1 or where.shape != values.shape or where.dtype not in WHOLE or values.is_complex():
             _refuse(where, values)
         if self.num_epochs == self._begun_at and not later and (self._device or values.device).type == "cpu":
             _check(where, values, self.num_samples)
@@ -124,14 +124,19 @@ class LossHistory:
         with self._lock:
             self.flush()
             near = self._file is None or self._num_epochs == 0 or not self._log.distant
-            if wait or self._shared or near:
-                self._close(self._log)
+            log = self._log
+            if wait or self._shared:
+                self._close(log)
                 self._num_epochs += 1
                 return
-            log = self._log
-            log.fetch()
-            self._closing = log, Later(lambda: self._close(log))
+            if near:
+                self._closing = log, None
+            else:
+                log.fetch()
+                self._closing = log, Later(lambda: self._close(log))
             self._log, self._spare = self._spare or EpochLog(self.num_samples, self._device), None
+            if near:
+                self.flush()
 
     def fetch(self) -> None:
         """Let the device copy what was recorded to the CPU while other work goes on."""
@@ -175,7 +180,7 @@ class LossHistory:
             self._columns = self._columns[:num_epochs]
             if self._file is not None and (ranks.first() or not self._shared):
                 self._file.truncate(num_epochs)
-            self._num_epochs = num_epochs
+            self._num_epochs = self._begun_at = num_epochs
 
     def __getstate__(self) -> dict[str, Any]:
         self.flush()
@@ -229,9 +234,14 @@ class LossHistory:
         if not recorded:
             raise ValueError("end_epoch needs losses, but none was recorded since the last one")
         if wrong:
+            beyond, broken = int(log.counts[0] + log.counts[-1]), (~log.sums[1:-1].isfinite()).nonzero()
+            found = f"{beyond} indices were not" if beyond else "some of this epoch were not"
+            if len(broken):
+                at = int(broken[0])
+                found = f"sample {at} had {float(log.sums[at + 1])} (and {len(broken) - 1} others)"
             raise ValueError(
                 f"losses must be finite and indices between 0 and {self.num_samples - 1}, "
-                "but some of this epoch were not; the epoch is dropped"
+                f"but {found}; the epoch is dropped"
             )
 
     def _check_first(self, seen: Tensor, counts: Tensor) -> None:
@@ -278,6 +288,8 @@ def _refuse(index: Tensor, losses: Tensor) -> NoReturn:
         raise ValueError(
             f"index and losses must be equally long, got {tuple(index.shape)} and {tuple(losses.shape)}"
         )
+    if losses.is_complex():
+        raise ValueError(f"losses must be real numbers, got {losses.dtype}")
     raise ValueError(f"index must hold whole numbers, got {index.dtype}")
 
 
@@ -285,7 +297,8 @@ def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
     """Raise for a wrong index or loss; on the CPU, where a look at all of them is two small steps."""
     if len(index) == 0:
         return
-    low, high = index.long().aminmax()
+    index = index.long()
+    low, high = index.aminmax()
     if not 0 <= int(low) <= int(high) < num_samples:
         wrong = (index < 0) | (index >= num_samples)
         raise ValueError(f"index must be between 0 and {num_samples - 1}, got {int(index[wrong][0])}")

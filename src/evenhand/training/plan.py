@@ -36,8 +36,8 @@ class Fit:
 
     @property
     def accuracy(self) -> float:
-        """The training accuracy of the last epoch."""
-        return float(self.load()[1]["log"][-1]["accuracy"])
+        """The best training accuracy of any epoch."""
+        return max(float(row["accuracy"]) for row in self.load()[1]["log"])
 
     @property
     def recorded(self) -> bool:

@@ -130,7 +130,7 @@ class Run:
             recorded=record or shared,
         )
         fit = self._fit(plan)
-        while again and plan.salt < 2 and fit.accuracy <= chance(plan.split.y):
+        while again and start is None and plan.salt < 2 and fit.accuracy <= chance(plan.split.y):
             journal.note("%s: learned nothing, and begins again with other weights", stage)
             plan = dataclasses.replace(plan, salt=plan.salt + 1, shared=False)
             earlier, fit = fit.seconds, self._fit(plan)
@@ -222,7 +222,7 @@ class Run:
         state = load_for_all(folder / plan.snapshot)
         if state is None:
             raise Damaged(f"{folder / plan.snapshot} was damaged; run the same again to make it anew")
-        model = self.make_model()
+        model = self.make_model(plan.salt)
         model.load_state_dict(state["model"])
         return model.to(self.device).eval(), state
 

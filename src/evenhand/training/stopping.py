@@ -33,6 +33,21 @@ class Rule:
         return False
 
 
+@dataclass
+class Check:
+    """A look at validation: accuracies by the weights that choose and plain, their errors, the model."""
+
+    choice: float
+    choice_error: float
+    accuracy: float
+    error: float
+    weights: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, row: dict[str, Any], weights: dict[str, Tensor]) -> Check:
+        return cls(row["choice"], row["choice_error"], row["val_accuracy"], row["val_error"], weights)
+
+
 class Rules:
     """The rules that may stop a training, "val" or "train", each with the weights it would hand over."""
 
@@ -40,17 +55,18 @@ class Rules:
         self.recipe = recipe
         self.rules = {name: Rule() for name in names}
         self.best: dict[str, dict[str, Tensor]] = {}  # rule -> weights, unless the recipe keeps the last
-        self.checks: list[tuple[float, float]] = []  # by the weights that choose, and plain
-        self.kept = -math.inf  # the plain accuracy of what is kept
+        self.chosen = -math.inf  # the best accuracy by the weights of validation that choose
+        self.checks: list[Check] = []  # those whose weights may still be handed over
 
     def state(self) -> dict[str, Any]:
         rules = {name: asdict(rule) for name, rule in self.rules.items()}
-        return {"rules": rules, "best": self.best, "checks": self.checks, "kept": self.kept}
+        checks = [asdict(check) for check in self.checks]
+        return {"rules": rules, "best": self.best, "chosen": self.chosen, "checks": checks}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.rules = {name: Rule(**values) for name, values in state["rules"].items()}
-        self.best = state["best"]
-        self.checks, self.kept = list(state.get("checks", [])), state.get("kept", -math.inf)
+        self.best, self.chosen = state["best"], state.get("chosen", -math.inf)
+        self.checks = [Check(**values) for values in state.get("checks", [])]
 
     def stopped(self, name: str) -> bool:
         return self.rules[name].stopped is not None
@@ -63,25 +79,35 @@ class Rules:
                 continue
             accuracy = row["accuracy"] if name == "train" else row["val_accuracy"]
             due = name == "train" or row["epoch"] % self.recipe.check_every == 0 or end
-            if due and self._keeps(rule.check(accuracy, self.recipe), row if name == "val" else {}):
-                self.best[name] = {key: value.detach().cpu().clone() for key, value in weights().items()}
+            if due:
+                self._keep(name, rule.check(accuracy, self.recipe), row, weights)
             if rule.waited >= self.recipe.patience or end:
                 rule.stopped = row["epoch"]
                 fired.append(name)
         return fired
 
-    def _keeps(self, gain: bool, row: dict[str, Any]) -> bool:
-        """Whether the weights are to be kept, until others are; `gain`: the rule calls them the best."""
-        if self.recipe.keep == "last" or "choice" not in row:
-            return gain and self.recipe.keep == "best"
-        chosen = max((choice for choice, _ in self.checks), default=-math.inf)
-        self.checks.append((row["choice"], row["val_accuracy"]))
-        if self.recipe.keep == "best":
-            return bool(row["choice"] > chosen)
-        floor = max(accuracy for _, accuracy in self.checks) - max(POINT, row["val_error"])
-        chosen = max(choice for choice, accuracy in self.checks if accuracy >= floor)
-        near = row["val_accuracy"] >= floor and row["choice"] >= chosen - row["choice_error"]
-        if near or self.kept < floor:
-            self.kept = row["val_accuracy"]
-            return True
-        return False
+    def _keep(
+        self, name: str, gain: bool, row: dict[str, Any], weights: Callable[[], dict[str, Tensor]]
+    ) -> None:
+        """Keep the weights after a check if they may be handed over; `gain`: the rule calls them the best."""
+
+        def copied() -> dict[str, Tensor]:
+            return {key: value.detach().cpu().clone() for key, value in weights().items()}
+
+        keep, chooses = self.recipe.keep, name == "val" and "choice" in row
+        if keep == "near" and chooses:
+            self.best[name] = self._near(Check.of(row, copied()))
+        elif keep == "best" and (row["choice"] > self.chosen if chooses else gain):
+            self.best[name] = copied()
+        if chooses:
+            self.chosen = max(self.chosen, row["choice"])
+
+    def _near(self, new: Check) -> dict[str, Tensor]:
+        """The weights of the last check that is near the best of those that gave up little."""
+        # A later check that is as good in both respects will always do in place of an earlier one.
+        earlier = [one for one in self.checks if one.choice > new.choice or one.accuracy > new.accuracy]
+        top = max([*earlier, new], key=lambda check: check.accuracy)
+        floor = top.accuracy - max(POINT, top.error)
+        self.checks = [check for check in [*earlier, new] if check.accuracy >= floor]
+        best = max(check.choice for check in self.checks)
+        return [check for check in self.checks if check.choice >= best - check.choice_error][-1].weights
