@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from evenhand import LossHistory, Recipe, Split, Task, execute
 from evenhand.training import batches, loop
+from evenhand.training import execute as execution
 from evenhand.training.data import training_weights
 from evenhand.training.loop import Training, TrainingDiverged
 from evenhand.training.progress import Silent
@@ -128,6 +129,21 @@ def test_a_machine_without_git_finishes_its_runs(tiny: Task, tmp_path: Path, mon
     monkeypatch.setattr(subprocess, "run", missing)
     record = execute(tiny, "erm", {"epochs": 1}, runs=tmp_path, show=Silent())
     assert "commit" not in record.config["versions"]
+
+
+def test_a_record_says_that_the_source_was_changed_since_the_commit(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "code.py").write_text("one")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    commit = execution._commit(tmp_path)
+    assert len(commit) >= 7
+    assert not commit.endswith("+")
+    (tmp_path / "notes.md").write_text("elsewhere")
+    assert execution._commit(tmp_path) == commit
+    (tmp_path / "src" / "code.py").write_text("two")
+    assert execution._commit(tmp_path) == f"{commit}+"
 
 
 def test_divergence_says_what_to_do(tiny: Task, tmp_path: Path) -> None:

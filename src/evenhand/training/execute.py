@@ -200,16 +200,15 @@ def _versions(device: torch.device) -> dict[str, str]:
 
 
 def _commit(folder: Path) -> str:
-    """The commit of evenhand's own checkout; empty for an installed package, or without git."""
+    """The commit of evenhand's own checkout, with "+" if its source was changed since; empty without git."""
     if not (folder / ".git").exists():
         return ""
+    git = ["git", "-C", str(folder), "--no-optional-locks"]
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
+        commit, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout.strip()
+            for words in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", "src"])
         )
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return answer.stdout.strip()
+    return f"{commit}+" if changes else commit
