@@ -118,6 +118,7 @@ def test_the_last_weights_that_were_near_the_best_are_kept(tiny: Task, tmp_path:
     fit = make_run(tiny, tmp_path, recipe).fit("erm")
     assert fit.epochs == 6
     assert same(fit.model, wanted.model)
+    assert not fit.load()[1]["checks"], "a snapshot holds one model"
 
 
 def kept_check(choices: list[float], accuracies: list[float], errors: list[float] | float = 0.001) -> int:
@@ -127,8 +128,10 @@ def kept_check(choices: list[float], accuracies: list[float], errors: list[float
     for epoch, (choice, accuracy, error) in enumerate(zip(choices, accuracies, errors, strict=True), 1):
         row = {"epoch": epoch, "accuracy": 0.5, "val_accuracy": accuracy, "choice": choice}
         row.update(choice_error=0.02, val_error=error)
-        halfway = stopping.Rules(("val",), rules.recipe)
-        halfway.restore(rules.state())  # a training that is killed and continues decides the same
+        halfway, state = stopping.Rules(("val",), rules.recipe), rules.state()
+        for saved, check in zip(state["checks"], rules.checks, strict=True):
+            assert saved["weights"] is check.weights, "a checkpoint holds every set of weights once"
+        halfway.restore(state)  # a training that is killed and continues decides the same
         rules = halfway
         rules.check(row, lambda epoch=epoch: {"w": torch.tensor(epoch)})
     return int(rules.best["val"]["w"])

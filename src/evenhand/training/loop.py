@@ -150,7 +150,7 @@ class Training:
         self._write_log()  # first, because whoever finds the snapshot also wants the curve up to it
         state = self.state()
         state["model"] = self.rules.best.get(name, self.handed_over.state_dict())
-        save_checkpoint(self.folder / f"{name}.ckpt", {**state, "best": {}})
+        save_checkpoint(self.folder / f"{name}.ckpt", {**state, "best": {}, "checks": []})
 
     # -- epochs --------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class Rules:
 
     def state(self) -> dict[str, Any]:
         rules = {name: asdict(rule) for name, rule in self.rules.items()}
-        checks = [asdict(check) for check in self.checks]
+        checks = [vars(check) for check in self.checks]  # not asdict, which would copy the weights
         return {"rules": rules, "best": self.best, "chosen": self.chosen, "checks": checks}
 
     def restore(self, state: dict[str, Any]) -> None:
