@@ -65,7 +65,7 @@ def main() -> None:
                 common.finish()
                 begun = time.perf_counter()
                 epoch(model, optimizer, x, y, size, history if recorded else None)
-                history.flush()  # what another thread does is charged to whom it does it for
+                history.flush()  # what was put off is charged to whom it is done for
                 common.finish()
                 if number:  # the first is to warm up
                     times[recorded].append(time.perf_counter() - begun)
@@ -74,7 +74,7 @@ def main() -> None:
     error = differences.std(ddof=1) / rounds**0.5
     own = alone(len(y), size, device)
     epochs = WARM_UP + 2 if options.smoke else 65 if device.type == "cuda" else 20
-    plain, kept, calls, beside = engine(task, epochs, 1 if options.smoke else 4)
+    plain, kept, calls, close = engine(task, epochs, 1 if options.smoke else 4)
     print(f"\n{spec}, {len(y):,} samples, batches of {size}, six-layer CNN, {device.type}")
     common.table(
         ["", "milliseconds an epoch", "share"],
@@ -89,7 +89,7 @@ def main() -> None:
             ("the engine, not recorded", f"{1000 * plain:.1f}", ""),
             ("the engine, recorded", f"{1000 * kept:.1f}", f"{100 * (kept / plain - 1):+.2f}%"),
             ("its calls that record", f"{1000 * calls:.2f}", f"{100 * calls / plain:.2f}%"),
-            ("the thread beside it", f"{1000 * beside:.2f}", f"{100 * beside / plain:.2f}%"),
+            ("of that, making and writing columns", f"{1000 * close:.2f}", f"{100 * close / plain:.2f}%"),
         ],
     )
 
@@ -116,7 +116,7 @@ def epoch(
 
 
 def engine(task: Task, epochs: int, pairs: int) -> tuple[float, float, float, float]:
-    """Seconds an epoch: not recorded, recorded (with checkpoints), of calls that record, of the thread."""
+    """Seconds an epoch: not recorded, recorded (with checkpoints), in calls that record, in closing."""
     times: dict[bool, list[np.ndarray]] = {False: [], True: []}
     watched, marks = Watch(), Marks()
     for number in range(2 * pairs):
@@ -127,7 +127,7 @@ def engine(task: Task, epochs: int, pairs: int) -> tuple[float, float, float, fl
         print(f"{name}: milliseconds an epoch of each training, mean and median", end=" ")
         print([f"{1000 * each.mean():.2f} {1000 * np.median(each):.2f}" for each in times[kind]])
     plain, kept = (float(np.concatenate(times[kind]).mean()) for kind in (False, True))
-    return plain, kept, watched.seconds / (pairs * epochs), watched.beside / (pairs * epochs)
+    return plain, kept, watched.seconds / (pairs * epochs), watched.closing / (pairs * epochs)
 
 
 class Marks:
@@ -150,18 +150,18 @@ class Marks:
 
 
 class Watch:
-    """Adds up the time that recording takes of the training's thread, and of its own: the least noisy."""
+    """Adds up the time that recording takes of the training's thread, and that of closing epochs in it."""
 
     def __init__(self) -> None:
-        self.seconds = self.beside = 0.0
+        self.seconds = self.closing = 0.0
         for name in ("record", "fetch", "end_epoch"):
             setattr(LossHistory, name, self._timed(getattr(LossHistory, name)))
         work = LossHistory._close
 
         def close(history: LossHistory, log: EpochLog) -> None:
-            begun = time.thread_time()
+            begun = time.perf_counter()
             work(history, log)
-            self.beside += time.thread_time() - begun
+            self.closing += time.perf_counter() - begun
 
         LossHistory._close = close  # type: ignore[method-assign]
 

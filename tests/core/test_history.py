@@ -3,13 +3,8 @@
 import copy
 import os
 import pickle
-import signal
-import threading
-import time
 import warnings
-from concurrent.futures import Future
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -19,7 +14,6 @@ from hypothesis import strategies as st
 
 from evenhand import LossHistory
 from evenhand.core import history_file
-from evenhand.core.epoch_log import EpochLog
 from evenhand.core.summary import LossSummary
 
 
@@ -175,24 +169,14 @@ def test_any_layout_of_an_array_is_taken() -> None:
     assert history.losses.tolist() == [[1.0], [3.0], [5.0]]
 
 
-@pytest.fixture
-def as_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is recorded is closed by another thread, as if it lay on a GPU."""
-    distant = property(lambda log: log.recorded, lambda log, value: None)
-    monkeypatch.setattr(EpochLog, "distant", distant, raising=False)
-
-
-def test_an_epoch_on_the_cpu_is_closed_in_place_and_synced_when_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_synced_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
     monkeypatch.setattr("os.fsync", lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink()))
-    monkeypatch.setattr("evenhand.core.history.Later", _full)
     path = tmp_path / "losses.npy"
     history = LossHistory(2, path=path)
     for epoch in range(3):
         history.record([0, 1], [1.0, epoch])
-        history.end_epoch(wait=False)
+        history.end_epoch()
         assert np.load(path).shape == (2, epoch + 1)
     assert len(synced) == 1, "the new file"
     history.sync()
@@ -209,6 +193,7 @@ def test_an_epoch_that_could_not_be_written_is_not_mixed_with_the_next(
             with monkeypatch.context() as broken, pytest.raises(OSError, match="disk is full"):
                 broken.setattr(history_file, "_write", _full)
                 history.end_epoch(wait=False)
+                history.fetch()
         else:
             history.end_epoch(wait=False)
     assert history.losses.tolist() == [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]]
@@ -229,6 +214,7 @@ def test_wrong_values_of_later_epochs_are_named_when_the_epoch_ends(wait: bool, 
         if said:
             with pytest.raises(ValueError, match=said):
                 history.end_epoch(wait=wait)
+                history.flush()
         else:
             history.end_epoch(wait=wait)
     assert history.losses[0].tolist() == [1.0, 1.5] and history.num_epochs == 2
@@ -258,80 +244,35 @@ def test_a_write_that_fails_can_be_repeated(tmp_path: Path, monkeypatch: pytest.
     np.testing.assert_array_equal(np.load(path, mmap_mode="r"), [[1, 2], [2, 2]])
 
 
-@pytest.mark.usefixtures("as_of_a_device")
-def test_a_file_is_written_while_others_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, go, values = tmp_path / "losses.npy", threading.Event(), np.arange(12.0).reshape(3, 4)
-    real = history_file._write
-
-    def slow(file: BinaryIO, data: bytes) -> None:
-        assert go.wait(60)
-        real(file, data)
-
+def test_an_ended_epoch_is_written_at_the_next_fetch_or_when_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, values = tmp_path / "losses.npy", np.arange(15.0).reshape(3, 5)
     history = LossHistory(3, path=path)
-    history.record(range(3), values[:, 0])
+    for epoch in range(4):
+        history.record(range(3), values[:, epoch])
+        if epoch == 2:
+            assert np.load(path).shape == (3, 1), "not before there is other work"
+            history.fetch()
+            assert np.load(path).shape == (3, 2)
+        history.end_epoch(wait=False)
+        assert history.num_epochs == epoch + 1
+    np.testing.assert_array_equal(np.load(path), values[:, :3])
+    np.testing.assert_array_equal(history.losses, values[:, :4])
+    history.record(range(3), values[:, 4])
     history.end_epoch(wait=False)
     with monkeypatch.context() as patched:
-        patched.setattr(history_file, "_write", slow)
-        history.record(range(3), values[:, 1])
-        history.end_epoch(wait=False)
-        assert history.num_epochs == 2 and np.load(path).shape == (3, 1)
-        history.record(range(3), values[:, 2])  # while the last epoch is being written
-        go.set()
-        history.flush()
-        np.testing.assert_array_equal(np.load(path), values[:, :2])
         patched.setattr(history_file, "_write", _full)
-        history.end_epoch(wait=False)
-        for _ in range(2):  # it does not get lost
+        for need in (history.flush, history.fetch, history.sync, lambda: history.losses):
             with pytest.raises(OSError, match="disk is full"):
-                history.flush()
-        assert LossHistory(3, path=path).num_epochs == 2
-    np.testing.assert_array_equal(history.losses, values[:, :3])
-    history.record([1], values[1:2, 3])
+                need()
+        assert LossHistory(3, path=path).num_epochs == 4
+    np.testing.assert_array_equal(history.losses, values)  # it did not get lost
+    history.record([1], [7.0])
     history.end_epoch(wait=False)
-    np.testing.assert_array_equal(history.losses[:, 3], [2, 7, 10])
+    np.testing.assert_array_equal(history.losses[:, 5], [4, 7, 14])
     history.truncate(1)
     np.testing.assert_array_equal(np.load(path), values[:, :1])
-
-
-@pytest.mark.usefixtures("as_of_a_device")
-@pytest.mark.parametrize("fetched", [True, False])
-def test_the_thread_begins_with_the_next_fetch_or_soon(
-    fetched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "losses.npy"
-    monkeypatch.setattr("evenhand.core.later.SOON", 60 if fetched else 0.1)
-    history = LossHistory(2, path=path)
-    for _ in range(2):
-        history.record([0, 1], [1.0, 2.0])
-        history.end_epoch(wait=False)
-    if fetched:
-        time.sleep(0.2)
-        assert np.load(path).shape == (2, 1)
-        history.record([0, 1], [3.0, 4.0])
-        history.fetch()
-    deadline = time.monotonic() + 30
-    while np.load(path).shape == (2, 1) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert np.load(path).shape == (2, 2)
-
-
-@pytest.mark.usefixtures("as_of_a_device")
-def test_interrupted_while_it_waits_for_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    history, result = LossHistory(2, path=tmp_path / "losses.npy"), Future.result
-    history.record([0, 1], [1.0, 2.0])
-    history.end_epoch()
-    history.record([0, 1], [3.0, 4.0])
-
-    def interrupted(job: Future[None], timeout: float | None = None) -> None:
-        result(job, timeout)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Future, "result", interrupted)
-        history.end_epoch(wait=False)
-        history.flush()
-    np.testing.assert_array_equal(history.losses, [[1, 3], [2, 4]])
-    assert history.num_epochs == 2
 
 
 def test_what_is_looked_at_later_is_still_refused() -> None:
@@ -347,8 +288,7 @@ def test_what_is_looked_at_later_is_still_refused() -> None:
     assert history.losses.tolist() == [[0.0], [0.5]]
 
 
-@pytest.mark.usefixtures("as_of_a_device")
-def test_an_epoch_that_another_thread_finds_broken_is_dropped(tmp_path: Path) -> None:
+def test_an_epoch_that_is_found_broken_later_is_dropped(tmp_path: Path) -> None:
     history = LossHistory(2, path=tmp_path / "losses.npy")
     for number in range(4):
         history.record([0, 1], [1.0, number])
@@ -449,11 +389,11 @@ def test_samples_without_a_loss_are_counted_once() -> None:
         history.end_epoch()
 
 
-# -- threads, processes and modes ------------------------------------------------------------------------
+# -- processes and modes ------- ------------------------------------------------------------------------
 
 
 def two_epochs(path: Path | None, wait: bool = False) -> LossHistory:
-    """A history whose second epoch another thread is still to write."""
+    """A history whose second epoch is still to be written."""
     history = LossHistory(3, path=path)
     for epoch in range(2):
         history.record(range(3), [epoch + 1.0] * 3)
@@ -461,66 +401,22 @@ def two_epochs(path: Path | None, wait: bool = False) -> LossHistory:
     return history
 
 
-@pytest.mark.usefixtures("as_of_a_device")
-def test_a_forked_process_reads_what_was_asked_for_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("evenhand.core.later.SOON", 60)
+def test_a_forked_process_reads_what_was_ended_before_and_never_writes_it(tmp_path: Path) -> None:
     history = two_epochs(tmp_path / "losses.npy")
     child = os.fork()
     if child == 0:
-        signal.alarm(20)  # it hangs where the thread that would write is not there
-        os._exit(0 if history.losses.shape == (3, 2) else 1)
+        written = np.load(tmp_path / "losses.npy").shape == (3, 2)
+        os._exit(0 if written and history.losses.shape == (3, 2) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert history.losses.tolist() == [[1.0, 2.0]] * 3
 
 
-@pytest.mark.usefixtures("as_of_a_device")
-def test_several_threads_may_wait_for_an_epoch(tmp_path: Path) -> None:
-    history = two_epochs(tmp_path / "losses.npy")
-    for epoch in range(2, 12):
-        threads = [threading.Thread(target=history.flush) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert history.num_epochs == epoch
-        history.record(range(3), [epoch + 1.0] * 3)
-        history.end_epoch(wait=False)
-    np.testing.assert_array_equal(history.losses, np.tile(np.arange(1.0, 13.0), (3, 1)))
-
-
-@pytest.mark.usefixtures("as_of_a_device")
-def test_many_histories_do_not_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenhand.core.later.SOON", 1.0)
-    histories = [two_epochs(tmp_path / f"{number}.npy") for number in range(10)]
-    begun = time.monotonic()
-    assert histories[-1].losses.shape == (3, 2)
-    assert time.monotonic() - begun < 5  # not a second for each
-
-
-@pytest.mark.usefixtures("as_of_a_device")
 @pytest.mark.parametrize("in_file", [False, True])
 def test_copies_and_pickles_know_every_ended_epoch(in_file: bool, tmp_path: Path) -> None:
     history = two_epochs(tmp_path / "losses.npy" if in_file else None)
     for other in (copy.deepcopy(history), pickle.loads(pickle.dumps(history))):
         assert torch.equal(other.losses, history.losses) and other.losses.shape == (3, 2)
         other.flush()
-
-
-@pytest.mark.usefixtures("as_of_a_device")
-def test_what_a_thread_could_not_write_is_said_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("evenhand.core.later.SOON", 0)
-    history = two_epochs(tmp_path / "losses.npy", wait=True)
-    monkeypatch.setattr(history_file, "_write", _full)
-    history.record(range(3), [3.0] * 3)
-    history.end_epoch(wait=False)
-    deadline = time.monotonic() + 30
-    while "could not be kept: disk is full" not in caplog.text and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert "could not be kept: disk is full" in caplog.text
 
 
 def test_two_histories_cannot_write_to_one_file(tmp_path: Path) -> None:
@@ -536,7 +432,6 @@ def test_two_histories_cannot_write_to_one_file(tmp_path: Path) -> None:
         first.end_epoch()
 
 
-@pytest.mark.usefixtures("as_of_a_device")
 def test_another_folder_default_or_mode_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

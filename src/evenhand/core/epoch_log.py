@@ -20,7 +20,6 @@ class EpochLog:
         with torch.inference_mode(False):  # whatever the caller's mode and defaults are
             self.sums, self.counts = torch.zeros(2, num_samples + 2, dtype=torch.float32, device="cpu")
         self.recorded = False
-        self.distant = False  # something lies on another device
         self._noted: list[tuple[Tensor, Tensor]] = []  # index and losses of batches, on one device
         self._size = 0  # samples noted
         # The same on the CPU, once the event has come.
@@ -34,7 +33,6 @@ class EpochLog:
             self.add_up()
         device = self._device or (self._noted[0][1].device if self._noted else losses.device)
         ahead = device.type == "cuda"
-        self.distant |= device.type != "cpu"
         self._noted.append(
             (
                 index.to(device, non_blocking=ahead, copy=copy),
@@ -75,4 +73,4 @@ class EpochLog:
         """Forget the epoch."""
         self.sums.zero_(), self.counts.zero_()
         self._noted, self._size, self._fetched = [], 0, []
-        self.recorded = self.distant = False
+        self.recorded = False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import threading
+import os
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +18,6 @@ from evenhand.core import ranks
 from evenhand.core.arrays import as_real
 from evenhand.core.epoch_log import EpochLog
 from evenhand.core.history_file import NUMPY, HistoryFile
-from evenhand.core.later import Later
 
 WHOLE = {
     *(torch.int64, torch.int32, torch.int16, torch.int8),
@@ -64,20 +64,19 @@ class LossHistory:
         self.path = None if path is None else Path(path).absolute()
         self._device = None if device is None else torch.device(device)
         self._log = EpochLog(num_samples, self._device)  # of the current epoch
-        self._spare: EpochLog | None = None  # for the next, while another thread closes this one
+        self._ended: EpochLog | None = None  # the last one, whose column is still to be made
+        self._spare: EpochLog | None = None  # to use again
         self._columns: list[Tensor] = []  # of a history without a file
         self._shared = across_ranks and ranks.count() > 1
         self._own = slice(*ranks.part(num_samples)) if self._shared else slice(0, num_samples)
         self._file = None if self.path is None else HistoryFile(self.path, num_samples, dtype)
-        self._closing: tuple[EpochLog, Later | None] | None = None  # an epoch, and who closes it
-        self._lock = threading.RLock()  # epochs end one after the other, whoever asks
         self._num_epochs = ranks.from_first(self._epochs_on_disk) if self._shared else self._epochs_on_disk()
         self._begun_at = self._num_epochs
 
     @property
     def num_epochs(self) -> int:
         """How many epochs have been ended."""
-        return self._num_epochs + (self._closing is not None)
+        return self._num_epochs + (self._ended is not None)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -114,53 +113,40 @@ class LossHistory:
         self._log.note(where, values, copy=not later)
 
     def end_epoch(self, *, wait: bool = True) -> None:
-        """Close the epoch: its losses become the history's next column.
+        """End the epoch: its losses become the history's next column.
 
-        Unless told to `wait`, another thread fetches them from a device and writes the file while the
-        training goes on; only the first epoch is waited for. What reads or continues the history waits for
-        the thread, and so does `flush`; what went wrong is raised there. The thread begins at the next
-        `fetch`, or soon. Call `flush` at the end. What lies on the CPU needs no waiting and no thread.
+        Unless told to `wait` for that, the column is made and written at the next `fetch`, when a device has
+        been given other work, or when something needs it; what is wrong is raised there. Call `flush` at
+        the end. The first epoch, where mistakes show, is always waited for.
         """
-        with self._lock:
-            self.flush()
-            near = self._file is None or self._num_epochs == 0 or not self._log.distant
-            log = self._log
-            if wait or self._shared:
-                self._close(log)
-                self._num_epochs += 1
-                return
-            if near:
-                self._closing = log, None
-            else:
-                log.fetch()
-                self._closing = log, Later(lambda: self._close(log))
-            self._log, self._spare = self._spare or EpochLog(self.num_samples, self._device), None
-            if near:
-                self.flush()
+        self.flush()
+        if wait or self._shared or self._num_epochs == 0 or not self._log.recorded:
+            self._close(self._log)
+            self._num_epochs += 1
+            return
+        self._log.fetch()
+        self._ended, self._log = self._log, self._spare or EpochLog(self.num_samples, self._device)
+        self._spare = None
+        _unwritten.add(self)
 
     def fetch(self) -> None:
-        """Let the device copy what was recorded to the CPU while other work goes on."""
+        """Call it when a device has an epoch's last steps to do: it copies what was recorded to the CPU
+        after them, and meanwhile the last epoch is written."""
         self._log.fetch()
-        closing = self._closing
-        if closing is not None and closing[1] is not None:
-            closing[1].begin()
+        self.flush()
 
     def flush(self) -> None:
-        """Wait until every ended epoch is written; call again to try again what failed."""
-        with self._lock:
-            if self._closing is None:
-                return
-            log, job = self._closing
-            try:
-                self._close(log) if job is None else job.result()
-            except ValueError:  # the epoch is dropped
-                self._closing, self._spare = None, log
-                raise
-            except Exception:  # not of Ctrl-C: then the thread is still at it
-                self._closing = log, None
-                raise
-            self._closing, self._spare = None, log
-            self._num_epochs += 1
+        """Have every ended epoch written; call again to try again what failed."""
+        log = self._ended
+        if log is None:
+            return
+        try:
+            self._close(log)
+        except ValueError:  # the epoch is dropped
+            self._ended, self._spare = None, log
+            raise
+        self._ended, self._spare = None, log
+        self._num_epochs += 1
 
     def sync(self) -> None:
         """Have every ended epoch on the disk, and counted there, whatever happens to the machine."""
@@ -170,24 +156,18 @@ class LossHistory:
 
     def truncate(self, num_epochs: int) -> None:
         """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
-        with self._lock:
-            self.flush()
-            if not 0 <= num_epochs <= self._num_epochs:
-                raise ValueError(
-                    f"cannot truncate to {num_epochs} epochs, the history has {self._num_epochs}"
-                )
-            self._log.clear()
-            self._columns = self._columns[:num_epochs]
-            if self._file is not None and (ranks.first() or not self._shared):
-                self._file.truncate(num_epochs)
-            self._num_epochs = self._begun_at = num_epochs
+        self.flush()
+        if not 0 <= num_epochs <= self._num_epochs:
+            raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self._num_epochs}")
+        self._log.clear()
+        self._columns = self._columns[:num_epochs]
+        if self._file is not None and (ranks.first() or not self._shared):
+            self._file.truncate(num_epochs)
+        self._num_epochs = self._begun_at = num_epochs
 
     def __getstate__(self) -> dict[str, Any]:
         self.flush()
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
+        return self.__dict__
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -275,6 +255,19 @@ class LossHistory:
         if self._file is None:
             return self._columns[-1]
         return torch.from_numpy(self._file.mapped()[self._own, -1])
+
+
+# A forked process must not write what is this one's to write: it finds it written.
+_unwritten: weakref.WeakSet[LossHistory] = weakref.WeakSet()
+
+
+def _write_all() -> None:
+    for history in list(_unwritten):
+        history.flush()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_write_all)
 
 
 def _refuse(index: Tensor, losses: Tensor) -> NoReturn:

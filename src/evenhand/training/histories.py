@@ -92,12 +92,12 @@ class Histories:
             del self._sums[name][epochs:]
 
     def fetch(self) -> None:
-        """Let the device copy the epoch's training losses and hits to the CPU; nothing waits."""
+        """While the device has work: let it copy what was recorded to the CPU, and write the last epoch."""
         for name in NAMES:
             getattr(self, name).fetch()
 
     def end_epoch(self) -> None:
-        """Close the epoch of all of them; the files are written while the training goes on."""
+        """End the epoch of all of them; it is written when the device has the next one's work."""
         for name in NAMES:
             getattr(self, name).end_epoch(wait=False)
 
