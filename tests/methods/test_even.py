@@ -42,7 +42,7 @@ def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Pat
     val_means = (1 - np.exp(-np.asarray(first.val_losses, np.float64))).mean(1)
     minority = even.joined(parts, means, val_means, run.val.y)
     assert torch.equal(asked["choose"], even.even_weights(run.val.y, minority))
-    assert asked["split"] is None and asked["recipe"].average and asked["recipe"].keep == "near"
+    assert asked["split"] is None and asked["recipe"].average and asked["recipe"].keep == "best"
 
 
 def test_with_every_ingredient_taken_away_it_is_tab(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_without_a_shortcut_it_costs_no_accuracy(tmp_path: Path) -> None:
     assert evened["test"]["accuracy"] > plain["test"]["accuracy"] - 0.03
 
 
-@pytest.mark.parametrize("keep", ["last", "near"])
+@pytest.mark.parametrize("keep", ["last", "best"])
 def test_a_minority_is_found_and_used_without_any_group(tmp_path: Path, keep: str) -> None:
     """The contract's tiny task may have no class that is split at all; this one has two."""
     task, random, weights = made_task(0.95), torch.Generator().manual_seed(0), []

@@ -34,7 +34,7 @@ FIELDS: dict[str, list[Any]] = {
     "check_every": [1, 5],
     "patience": [1, 5],
     "delta": [0.001, 0.0],
-    "keep": ["last", "best", "near"],
+    "keep": ["last", "best"],
     "average": [False, True],
     "plateau_epochs": [1, 10],
     "plateau_factor": [0.1, 0.5],

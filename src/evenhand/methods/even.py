@@ -29,17 +29,17 @@ def train(
     summary: Literal["error", "loss", "history"] = "error",
     draw: Literal["repeated", "fresh"] = "repeated",
     average: bool = True,
-    keep: Literal["near", "last"] = "near",
+    keep: Literal["best", "last"] = "best",
 ) -> nn.Module:
     """As TAB does, without groups or hyperparameters; the arguments only take single ingredients away.
 
     `identifier`: trained with the generalised cross-entropy, which leaves alone what does not fit, or ERM's
     training. `summary`: split the mean over epochs of the probability of error or of the loss, or the whole
     history. `draw`: TAB's repeated set, or half as many an epoch, drawn afresh. `average`: weights averaged
-    over about an epoch of steps. `keep`: of the second training's checks, the last that was as good as the
-    best but for the standard error, on validation samples whose two parts of each class, found in the same
-    way, count the same, and that gave up at most a point of accuracy on all of them; or the last weights, as
-    TAB does. A training that has learned nothing, as happens with the paper's CNN, begins again.
+    over about an epoch of steps. `keep`: of the second training's checks, the one with the best sum of two
+    validation accuracies, the plain one, of which it may give up a point at most, and one in which the two
+    parts of each class, found in the same way, count the same; or the last weights, as TAB does. A training
+    that has learned nothing, as happens with the paper's CNN, begins again.
     """
     if identifier == "erm":
         first = run.fit(identifier, stop="train")  # the training that ERM and TAB share

@@ -268,10 +268,8 @@ class Training:
         if self.histories is not None or due or self._at_end():
             losses, correct = evaluate(self.handed_over, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
-            if self.choose is not None or self.recipe.keep == "near":
-                weight = self.val.split.weight if self.choose is None else self.choose
-                row["choice"] = weighted_mean(correct, weight)
-                row["choice_error"] = standard_error(correct, weight)
+            if self.choose is not None:
+                row["choice"] = weighted_mean(correct, self.choose)
                 row["val_error"] = standard_error(correct, self.val.split.weight)
             if self.histories is not None:
                 self._record(self.histories.val_losses, losses)

@@ -34,10 +34,8 @@ class Recipe:
     check_every: int = 5
     patience: int = 5
     delta: float = 0.001
-    # Which weights a stopped training hands over: the last, those of the best check, or the last of those
-    # that were near the best, at most the standard error below it, and gave up at most one point, or the
-    # standard error, of plain validation accuracy.
-    keep: Literal["last", "best", "near"] = "last"
+    # Which weights a stopped training hands over: the last, or those of the best check.
+    keep: Literal["last", "best"] = "last"
     average: bool = False  # validate and hand over weights averaged over about the last epoch of steps
 
     # The learning rate is multiplied by `plateau_factor` when the training loss plateaus for this long.
@@ -77,7 +75,7 @@ class Recipe:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         choices = {
             "optimizer": ("adam", "sgd"),
-            "keep": ("last", "best", "near"),
+            "keep": ("last", "best"),
             "precision": ("auto", "fp32", "bf16"),
             "compile": ("auto", "on", "off"),
         }

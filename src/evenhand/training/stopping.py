@@ -35,17 +35,12 @@ class Rule:
 
 @dataclass
 class Check:
-    """A look at validation: accuracies by the weights that choose and plain, their errors, the model."""
+    """A look at validation: the sum of two accuracies, the plain one with its error, and the weights."""
 
-    choice: float
-    choice_error: float
+    score: float
     accuracy: float
     error: float
     weights: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, row: dict[str, Any], weights: dict[str, Tensor]) -> Check:
-        return cls(row["choice"], row["choice_error"], row["val_accuracy"], row["val_error"], weights)
 
 
 class Rules:
@@ -55,17 +50,16 @@ class Rules:
         self.recipe = recipe
         self.rules = {name: Rule() for name in names}
         self.best: dict[str, dict[str, Tensor]] = {}  # rule -> weights, unless the recipe keeps the last
-        self.chosen = -math.inf  # the best accuracy by the weights of validation that choose
         self.checks: list[Check] = []  # those whose weights may still be handed over
 
     def state(self) -> dict[str, Any]:
         rules = {name: asdict(rule) for name, rule in self.rules.items()}
         checks = [vars(check) for check in self.checks]  # not asdict, which would copy the weights
-        return {"rules": rules, "best": self.best, "chosen": self.chosen, "checks": checks}
+        return {"rules": rules, "best": self.best, "checks": checks}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.rules = {name: Rule(**values) for name, values in state["rules"].items()}
-        self.best, self.chosen = state["best"], state.get("chosen", -math.inf)
+        self.best = state["best"]
         self.checks = [Check(**values) for values in state.get("checks", [])]
 
     def stopped(self, name: str) -> bool:
@@ -94,20 +88,17 @@ class Rules:
         def copied() -> dict[str, Tensor]:
             return {key: value.detach().cpu().clone() for key, value in weights().items()}
 
-        keep, chooses = self.recipe.keep, name == "val" and "choice" in row
-        if keep == "near" and chooses:
-            self.best[name] = self._near(Check.of(row, copied()))
-        elif keep == "best" and (row["choice"] > self.chosen if chooses else gain):
+        if self.recipe.keep == "best" and name == "val" and "choice" in row:
+            score, accuracy = row["choice"] + row["val_accuracy"], row["val_accuracy"]
+            self.best[name] = self._serving_both(Check(score, accuracy, row["val_error"], copied()))
+        elif self.recipe.keep == "best" and gain:
             self.best[name] = copied()
-        if chooses:
-            self.chosen = max(self.chosen, row["choice"])
 
-    def _near(self, new: Check) -> dict[str, Tensor]:
-        """The weights of the last check that is near the best of those that gave up little."""
+    def _serving_both(self, new: Check) -> dict[str, Tensor]:
+        """The weights of the check with the best sum of both accuracies, of those that gave up little."""
         # A later check that is as good in both respects will always do in place of an earlier one.
-        earlier = [one for one in self.checks if one.choice > new.choice or one.accuracy > new.accuracy]
+        earlier = [one for one in self.checks if one.score > new.score or one.accuracy > new.accuracy]
         top = max([*earlier, new], key=lambda check: check.accuracy)
         floor = top.accuracy - max(POINT, top.error)
         self.checks = [check for check in [*earlier, new] if check.accuracy >= floor]
-        best = max(check.choice for check in self.checks)
-        return [check for check in self.checks if check.choice >= best - check.choice_error][-1].weights
+        return max(reversed(self.checks), key=lambda check: check.score).weights
