@@ -161,6 +161,20 @@ def test_a_minority_of_one_is_none() -> None:
     assert clear.unsplit == {0: "split no clearer than by one odd sample"}
 
 
+@pytest.mark.parametrize("second", [0.5, 0.7])
+def test_samples_that_are_more_or_less_hard_are_not_split(second: float) -> None:
+    """A cut through an even spread explains 3/4; together with a clearer one it may still be a split."""
+    hard = np.linspace(0, 1, 101)  # the spread of one class, whose samples are of no two kinds
+    kinds = np.concatenate([np.full(80, 0.05), np.full(21, 0.05 + second)]) + np.linspace(0, 0.2, 101)
+    errors, labels = np.concatenate([hard, hard]).astype(np.float32), np.repeat([0, 1], 101)
+    alone = even.only_clear(partition(errors, labels), errors)
+    assert not alone.minority.any() and alone.sizes.tolist() == [[101, 0]] * 2
+    assert alone.unsplit == dict.fromkeys([0, 1], "samples are more or less hard, not of two kinds")
+    errors = np.concatenate([hard, kinds]).astype(np.float32)
+    both = even.only_clear(partition(errors, labels), errors)
+    assert (both.sizes[:, 1] > 0).all() and not both.unsplit
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.floats(0, 1, width=32)), min_size=1, max_size=60).filter(
         lambda rows: {label for label, _ in rows} == {0, 1, 2}

@@ -20,6 +20,7 @@ from evenhand.training.run import Run
 GRID: dict[str, list[Any]] = {}
 COST = 2.0  # the repeated set has at most 2 N samples
 Q = 0.7  # of the generalised cross-entropy, as in the papers that introduced it and used it to seek bias
+EVEN_SPREAD = 0.75  # of the squares of evenly spread numbers, a cut in the middle explains so much
 
 
 def train(
@@ -75,17 +76,23 @@ def generalised_cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -
 
 
 def only_clear(parts: Partition, numbers: np.ndarray) -> Partition:
-    """Leave classes whole whose split gains no more than one sample can: a minority of one never counts.
+    """Leave classes whole where a split shows nothing but one odd sample, or easier and harder ones.
 
-    The gain is the sum of squares that the split explains. Probabilities of error lie between 0 and 1, so
-    one sample alone, however odd, gains less than 1.
+    A split explains a part of a class's sum of squares. Probabilities of error lie between 0 and 1, so one
+    sample alone, however odd, explains less than 1. And if the splits together explain no more than cuts
+    through evenly spread numbers would, there are no two kinds of samples, and no class is split.
     """
     position = np.searchsorted(parts.classes, parts.labels)
     counts = np.bincount(position)
     means = np.bincount(position, weights=numbers) / counts
     total = np.bincount(position, weights=(numbers - means[position]) ** 2)
-    unclear = (parts.separation * total <= 1) & (parts.sizes[:, 1] > 0)
-    reasons = dict.fromkeys(parts.classes[unclear].tolist(), "split no clearer than by one odd sample")
+    explained, split = parts.separation * total, parts.sizes[:, 1] > 0
+    alone = split & (explained <= 1)
+    clear = split & ~alone
+    spread = clear & (explained[clear].sum() <= EVEN_SPREAD * total[clear].sum())
+    unclear = alone | spread
+    reasons = dict.fromkeys(parts.classes[spread].tolist(), "samples are more or less hard, not of two kinds")
+    reasons |= dict.fromkeys(parts.classes[alone].tolist(), "split no clearer than by one odd sample")
     whole = unclear[position]
     return dataclasses.replace(
         parts,
