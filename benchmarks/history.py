@@ -26,7 +26,6 @@ import torch
 import training
 
 from evenhand import Task, tasks
-from evenhand.core.epoch_log import EpochLog
 from evenhand.core.history import LossHistory
 from evenhand.training.heap import keep_freed_memory
 from evenhand.training.loop import Training
@@ -150,26 +149,23 @@ class Marks:
 
 
 class Watch:
-    """Adds up the time that recording takes of the training's thread, and that of closing epochs in it."""
+    """Adds up the time that recording takes of the training's thread, and what of it is writing epochs."""
 
     def __init__(self) -> None:
         self.seconds = self.closing = 0.0
-        for name in ("record", "fetch", "end_epoch"):
-            setattr(LossHistory, name, self._timed(getattr(LossHistory, name)))
-        work = LossHistory._close
+        self._depth = 0
+        for name in ("record", "fetch", "end_epoch", "flush"):
+            setattr(LossHistory, name, self._timed(getattr(LossHistory, name), name == "flush"))
 
-        def close(history: LossHistory, log: EpochLog) -> None:
-            begun = time.perf_counter()
-            work(history, log)
-            self.closing += time.perf_counter() - begun
-
-        LossHistory._close = close  # type: ignore[method-assign]
-
-    def _timed(self, call: Callable[..., None]) -> Callable[..., None]:
+    def _timed(self, call: Callable[..., None], closing: bool) -> Callable[..., None]:
         def timed(*args: Any, **named: Any) -> None:
             begun = time.perf_counter()
+            self._depth += 1
             call(*args, **named)
-            self.seconds += time.perf_counter() - begun
+            self._depth -= 1
+            took = time.perf_counter() - begun
+            self.closing += took if closing else 0.0
+            self.seconds += 0.0 if self._depth else took  # calls within calls count once
 
         return timed
 

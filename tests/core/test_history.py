@@ -183,20 +183,40 @@ def test_files_are_synced_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert synced[1:] == [path]
 
 
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("full", [0, 1, 2])
 def test_an_epoch_that_could_not_be_written_is_not_mixed_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    full: int, wait: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    history, refused = LossHistory(2, path=tmp_path / "losses.npy"), 0
+    for epoch in range(5):
+        history.record([0, 1], [1.0 + epoch, 2.0])
+        with monkeypatch.context() as broken:
+            if epoch == full:
+                broken.setattr(history_file, "_write", _full)
+            try:  # as a loop may that would rather go on
+                history.end_epoch(wait=wait)
+                history.fetch()
+            except OSError:
+                refused += 1
+    assert refused == 1
+    assert history.losses.tolist() == [[1.0, 2.0, 3.0, 4.0, 5.0], [2.0] * 5]
+
+
+def test_a_file_that_somebody_cut_costs_no_epoch_but_those_it_lost(tmp_path: Path) -> None:
     history = LossHistory(2, path=tmp_path / "losses.npy")
     for epoch in range(3):
         history.record([0, 1], [1.0 + epoch, 2.0])
-        if epoch == 1:
-            with monkeypatch.context() as broken, pytest.raises(OSError, match="disk is full"):
-                broken.setattr(history_file, "_write", _full)
-                history.end_epoch(wait=False)
-                history.fetch()
-        else:
-            history.end_epoch(wait=False)
-    assert history.losses.tolist() == [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]]
+        history.end_epoch(wait=False)
+    LossHistory(2, path=tmp_path / "losses.npy").truncate(1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="somebody has cut it"):
+            history.flush()
+    history.truncate(1)
+    for epoch in range(2):
+        history.record([0, 1], [10.0 + epoch, 2.0])
+        history.end_epoch(wait=False)
+    assert history.losses.tolist() == [[1.0, 10.0, 11.0], [2.0] * 3]
 
 
 @pytest.mark.parametrize("wait", [True, False])
@@ -238,9 +258,11 @@ def test_a_write_that_fails_can_be_repeated(tmp_path: Path, monkeypatch: pytest.
         with monkeypatch.context() as broken, pytest.raises(OSError, match="disk is full"):
             broken.setattr(history_file, "_write", _full)
             history.end_epoch()
-        assert history.num_epochs == epoch and path.exists() == (epoch > 0)
+        assert history.num_epochs == epoch + 1 and path.exists() == (epoch > 0)
         assert LossHistory(2, path=path).num_epochs == epoch
         history.end_epoch()
+        with pytest.raises(ValueError, match="none was recorded"):
+            history.end_epoch()
     np.testing.assert_array_equal(np.load(path, mmap_mode="r"), [[1, 2], [2, 2]])
 
 
@@ -273,6 +295,19 @@ def test_an_ended_epoch_is_written_at_the_next_fetch_or_when_it_is_needed(
     np.testing.assert_array_equal(history.losses[:, 5], [4, 7, 14])
     history.truncate(1)
     np.testing.assert_array_equal(np.load(path), values[:, :1])
+
+
+def test_tensors_may_change_once_the_epoch_has_ended() -> None:
+    history, losses = LossHistory(2), torch.tensor([1.0, 2.0])
+    for epoch in range(3):
+        losses.fill_(1.0 + epoch)
+        history.record(torch.arange(2), losses, later=True)
+        if epoch == 1:
+            history.fetch()
+            losses.fill_(9.0)
+        history.end_epoch(wait=False)
+        losses.fill_(9.0)
+    assert history.losses.tolist() == [[1.0, 2.0, 3.0]] * 2
 
 
 def test_what_is_looked_at_later_is_still_refused() -> None:
@@ -401,20 +436,28 @@ def two_epochs(path: Path | None, wait: bool = False) -> LossHistory:
     return history
 
 
-def test_a_forked_process_reads_what_was_ended_before_and_never_writes_it(tmp_path: Path) -> None:
-    history = two_epochs(tmp_path / "losses.npy")
+def test_a_forked_process_knows_what_was_written_and_never_writes_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "losses.npy"
+    history, (reader, writer) = two_epochs(path), os.pipe()
     child = os.fork()
     if child == 0:
-        written = np.load(tmp_path / "losses.npy").shape == (3, 2)
-        os._exit(0 if written and history.losses.shape == (3, 2) else 1)
+        os.close(writer)
+        os.read(reader, 1)  # until the other process has written more
+        os._exit(0 if history.losses.shape == (3, 4) and history.num_epochs == 1 else 1)
+    for epoch in range(2):
+        history.record(range(3), [epoch + 3.0] * 3)
+        history.end_epoch()
+    os.close(reader)
+    os.close(writer)
     assert os.waitpid(child, 0)[1] == 0
-    assert history.losses.tolist() == [[1.0, 2.0]] * 3
+    assert np.load(path).tolist() == history.losses.tolist() == [[1.0, 2.0, 3.0, 4.0]] * 3
 
 
 @pytest.mark.parametrize("in_file", [False, True])
 def test_copies_and_pickles_know_every_ended_epoch(in_file: bool, tmp_path: Path) -> None:
     history = two_epochs(tmp_path / "losses.npy" if in_file else None)
     for other in (copy.deepcopy(history), pickle.loads(pickle.dumps(history))):
+        assert history._ended is None and other._ended is None, "written before"
         assert torch.equal(other.losses, history.losses) and other.losses.shape == (3, 2)
         other.flush()
 

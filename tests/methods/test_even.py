@@ -22,6 +22,7 @@ SWITCHES = [
     {"identifier": "erm"},
     {"summary": "loss"},
     {"summary": "history"},
+    {"split": "any"},
     {"draw": "fresh"},
     {"average": False},
     {"keep": "last"},
@@ -31,9 +32,10 @@ SWITCHES = [
 
 
 def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Path, monkeypatch) -> None:
-    run = make_run(small_task(), tmp_path)
+    run = make_run(made_task(0.95), tmp_path)
     asked = asked_of(run, monkeypatch)
     even.train(run, draw="fresh")
+    assert run.partition.minority.any(), "the test needs a minority"
     first = run.stages["identifier"]
     means = (1 - np.exp(-np.asarray(first.losses, np.float64))).mean(1).astype(np.float32)
     parts = even.only_clear(partition(means, run.train.y), means)

@@ -88,7 +88,7 @@ def test_other_weights_decide_which_model_is_kept_and_not_when_to_stop(tiny: Tas
     hits = [one(tiny.val.x).argmax(1) == tiny.val.y for one in models]
     plain, other = ([weighted_mean(each, by) for each in hits] for by in (None, weight))
     floor = max(plain) - standard_error(hits[int(np.argmax(plain))], None)
-    scores = [a + b if a >= floor else 0 for a, b in zip(plain, other, strict=True)]
+    scores = [(a + b, a) if a >= floor else (0, 0) for a, b in zip(plain, other, strict=True)]
     assert same(fit.model, models[max(i for i, score in enumerate(scores) if score == max(scores))])
     np.testing.assert_allclose([row["choice"] for row in fit.load()[1]["log"]], other)
 
@@ -116,13 +116,14 @@ def test_weights_with_the_best_sum_of_two_accuracies_are_kept(
     tiny: Task, tmp_path: Path, monkeypatch
 ) -> None:
     wanted = make_run(tiny, tmp_path / "walk", tiny.recipe).fit("erm", stop=4)
-    plain, other = [0.5, 0.9, 0.904, 0.9, 0.902, 0.9], [0.9, 0.6, 0.61, 0.65, 0.645, 0.64]
+    plain = [0.5, 0.9, 0.904, 0.909, 0.9, 0.905, 0.906]
+    other = [0.9, 0.6, 0.61, 0.645, 0.65, 0.64, 0.63]  # the best by itself is the first, or the fifth
     accuracies = [value for pair in zip(plain, other, strict=True) for value in pair]
     monkeypatch.setattr(loop, "weighted_mean", lambda *_: accuracies.pop(0))
     monkeypatch.setattr(loop, "standard_error", lambda *_: 0.001)
     recipe = Recipe(epochs=20, batch_size=16, check_every=1, patience=3, keep="best")
     fit = make_run(tiny, tmp_path, recipe).fit("erm", choose=np.ones(len(tiny.val)))
-    assert fit.epochs == 6
+    assert fit.epochs == 7
     assert same(fit.model, wanted.model)
     assert not fit.load()[1]["checks"], "a snapshot holds one model"
 
@@ -140,6 +141,8 @@ def kept_check(choices: list[float], accuracies: list[float], errors: list[float
         halfway.restore(state)  # a training that is killed and continues decides the same
         rules = halfway
         rules.check(row, lambda epoch=epoch: {"w": torch.tensor(epoch)})
+        kept = [(check.score, check.accuracy) for check in rules.checks]
+        assert not any(a <= c and b <= d for i, (a, b) in enumerate(kept) for c, d in kept[i + 1 :]), kept
     return int(rules.best["val"]["w"])
 
 
@@ -151,9 +154,18 @@ def test_a_check_that_gave_up_more_than_a_point_of_all_is_not_kept() -> None:
     assert kept_check([0.80, 0.75, 0.70, 0.65], rising, 0.04) == 1, "few samples prove little"
     assert kept_check([0.80, 0.82, 0.50], [0.920, 0.911, 0.922]) == 1, "the second, not the first, fell back"
     assert kept_check([0.70, 0.70, 0.70], [0.920, 0.920, 0.920]) == 3, "of equal ones the last"
+    assert kept_check([0.5, 0.5078125], [0.9375, 0.9296875]) == 1, "of equal sums the more accurate"
     assert kept_check([0.50, 0.55, 0.00], [0.60, 0.57, 0.02], [0.05, 0.05, 0.01]) == 2, (
         "nor one that collapsed"
     )
+
+
+def test_training_accuracy_chooses_for_a_training_that_waits_for_it() -> None:
+    rules = stopping.Rules(("train", "val"), Recipe(check_every=1, patience=100, keep="best"))
+    for epoch, accuracy in enumerate([0.5, 0.8, 0.6], 1):
+        row = {"epoch": epoch, "accuracy": accuracy, "val_accuracy": 0.9, "choice": 0.1 * epoch}
+        rules.check({**row, "val_error": 0.001}, lambda epoch=epoch: {"w": torch.tensor(epoch)})
+    assert {name: int(weights["w"]) for name, weights in rules.best.items()} == {"train": 2, "val": 3}
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 40)] * 2), min_size=1, max_size=12))
@@ -161,7 +173,7 @@ def test_a_check_that_gave_up_more_than_a_point_of_all_is_not_kept() -> None:
 def test_what_is_kept_is_what_all_checks_together_say(rows: list[tuple[int, int]]) -> None:
     choices, accuracies = ([value / 256 + 0.5 for value in column] for column in zip(*rows, strict=True))
     floor = max(accuracies) - stopping.POINT
-    scores = [c + a if a >= floor else 0 for c, a in zip(choices, accuracies, strict=True)]
+    scores = [(c + a, a) if a >= floor else (0, 0) for c, a in zip(choices, accuracies, strict=True)]
     assert kept_check(choices, accuracies) == max(i for i, s in enumerate(scores, 1) if s == max(scores))
 
 

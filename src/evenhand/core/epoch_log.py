@@ -47,7 +47,7 @@ class EpochLog:
         if not self._noted:
             return
         index, losses = (torch.cat(each) for each in zip(*self._noted, strict=True))
-        self._noted, self._size, event = [], 0, None
+        event = None
         if losses.is_cuda:
             stream = torch.cuda.current_stream(losses.device)  # which need not be the current device
             index, losses = (
@@ -57,6 +57,7 @@ class EpochLog:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(stream)
         self._fetched.append((index.cpu(), losses.cpu(), event))
+        self._noted, self._size = [], 0
 
     def add_up(self) -> None:
         """Add what was noted to the sums, in its order; the one thing that waits for a device."""

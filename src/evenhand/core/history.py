@@ -32,8 +32,8 @@ class LossHistory:
     its last value; one that has never been seen has the mean over the samples seen in that epoch.
     With `path`, epochs are appended to an .npy file in Fortran order, which `numpy.load(path, mmap_mode="r")`
     can read at any time and which the next `LossHistory(…, path=path)` continues. An epoch that has not
-    been ended is not kept; one that has outlives the process, and after `sync` the machine. A device holds
-    the last million losses at most, however many epochs.
+    been ended is not kept; one that has (and was waited for) outlives the process, and after `sync` the
+    machine. A device holds the last million losses at most, however many epochs.
     float16 halves the memory at a relative error of at most 2**-11, and 2**-25 near zero (losses above 65504
     become 65504); bool keeps whether the mean is at least one half.
 
@@ -63,8 +63,9 @@ class LossHistory:
         self.num_samples, self.dtype = num_samples, dtype
         self.path = None if path is None else Path(path).absolute()
         self._device = None if device is None else torch.device(device)
-        self._log = EpochLog(num_samples, self._device)  # of the current epoch
+        self._log = self._new_log()  # of the current epoch
         self._ended: EpochLog | None = None  # the last one, whose column is still to be made
+        self._failed = False  # to write it
         self._spare: EpochLog | None = None  # to use again
         self._columns: list[Tensor] = []  # of a history without a file
         self._shared = across_ranks and ranks.count() > 1
@@ -101,7 +102,7 @@ class LossHistory:
     ) -> None:
         """Take the losses of one batch, one per sample; nothing waits for the device.
 
-        Wrong values raise a ValueError: at once in the first epoch on the CPU, else at `end_epoch`. With
+        Wrong values raise a ValueError: at once in the first epoch on the CPU, else when it is written. With
         `later` the tensors are neither copied nor looked at before the epoch ends, and must not change
         until then.
         """
@@ -116,18 +117,23 @@ class LossHistory:
         """End the epoch: its losses become the history's next column.
 
         Unless told to `wait` for that, the column is made and written at the next `fetch`, when a device has
-        been given other work, or when something needs it; what is wrong is raised there. Call `flush` at
-        the end. The first epoch, where mistakes show, is always waited for.
+        been given other work, or when something needs it; what is wrong with it is raised there, and what
+        has not been written when the process ends is lost, so call `flush` at the end. The first epoch,
+        where mistakes show, is always waited for. An epoch that could not be written can be tried again, by
+        this call or any other, and is not mixed with the next one.
         """
+        again = self._failed
         self.flush()
-        if wait or self._shared or self._num_epochs == 0 or not self._log.recorded:
-            self._close(self._log)
-            self._num_epochs += 1
+        if again and not self._log.recorded:
             return
+        if not self._log.recorded and not self._shared:
+            raise ValueError("end_epoch needs losses, but none was recorded since the last one")
         self._log.fetch()
-        self._ended, self._log = self._log, self._spare or EpochLog(self.num_samples, self._device)
-        self._spare = None
+        self._ended, self._log, self._spare = self._log, self._spare or self._new_log(), None
+        self._log.clear()
         _unwritten.add(self)
+        if wait or self._shared or self._num_epochs == 0:
+            self.flush()
 
     def fetch(self) -> None:
         """Call it when a device has an epoch's last steps to do: it copies what was recorded to the CPU
@@ -140,13 +146,19 @@ class LossHistory:
         log = self._ended
         if log is None:
             return
+        self._failed = True
         try:
-            self._close(log)
+            column = self._column(log)
         except ValueError:  # the epoch is dropped
-            self._ended, self._spare = None, log
+            self._ended, self._spare, self._failed = None, log, False
             raise
-        self._ended, self._spare = None, log
-        self._num_epochs += 1
+        if self._file is None:
+            self._columns[self._num_epochs :] = [column]
+        elif self._shared:
+            self._file.append_part(column, self._own.start, self._num_epochs)
+        else:
+            self._file.append(column, self._num_epochs)
+        self._ended, self._spare, self._num_epochs, self._failed = None, log, self._num_epochs + 1, False
 
     def sync(self) -> None:
         """Have every ended epoch on the disk, and counted there, whatever happens to the machine."""
@@ -156,9 +168,11 @@ class LossHistory:
 
     def truncate(self, num_epochs: int) -> None:
         """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
-        self.flush()
-        if not 0 <= num_epochs <= self._num_epochs:
-            raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self._num_epochs}")
+        if not 0 <= num_epochs <= self.num_epochs:
+            raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self.num_epochs}")
+        if num_epochs > self._num_epochs:
+            self.flush()
+        self._ended, self._failed = None, False
         self._log.clear()
         self._columns = self._columns[:num_epochs]
         if self._file is not None and (ranks.first() or not self._shared):
@@ -174,24 +188,12 @@ class LossHistory:
     def _epochs_on_disk(self) -> int:
         return 0 if self._file is None else self._file.num_epochs()
 
-    def _close(self, log: EpochLog) -> None:
-        """Turn an epoch into a column and append it; what could not be written can be tried again."""
-        log.add_up()
-        try:
-            column = self._column(log)
-        except ValueError:
-            log.clear()
-            raise
-        if self._file is None:
-            self._columns.append(column)
-        elif self._shared:
-            self._file.append_part(column, self._own.start, self._num_epochs)
-        else:
-            self._file.append(column, self._num_epochs)
-        log.clear()
+    def _new_log(self) -> EpochLog:
+        return EpochLog(self.num_samples, self._device)
 
     def _column(self, log: EpochLog) -> Tensor:
         """Every sample's loss in the epoch, as it is stored."""
+        log.add_up()
         self._check_epoch(log)
         sums, counts = log.sums[1:-1], log.counts[1:-1]
         if self._shared:
@@ -257,17 +259,17 @@ class LossHistory:
         return torch.from_numpy(self._file.mapped()[self._own, -1])
 
 
-# A forked process must not write what is this one's to write: it finds it written.
+# What is still to be written is this process's to write: one that is forked does not know of it.
 _unwritten: weakref.WeakSet[LossHistory] = weakref.WeakSet()
 
 
-def _write_all() -> None:
-    for history in list(_unwritten):
-        history.flush()
+def _forget() -> None:
+    for history in _unwritten:
+        history._ended, history._failed = None, False
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_write_all)
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _refuse(index: Tensor, losses: Tensor) -> NoReturn:

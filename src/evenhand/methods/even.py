@@ -28,6 +28,7 @@ def train(
     *,
     identifier: Literal["confident", "erm"] = "confident",
     summary: Literal["error", "loss", "history"] = "error",
+    split: Literal["clear", "any"] = "clear",
     draw: Literal["repeated", "fresh"] = "repeated",
     average: bool = True,
     keep: Literal["best", "last"] = "best",
@@ -36,11 +37,12 @@ def train(
 
     `identifier`: trained with the generalised cross-entropy, which leaves alone what does not fit, or ERM's
     training. `summary`: split the mean over epochs of the probability of error or of the loss, or the whole
-    history. `draw`: TAB's repeated set, or half as many an epoch, drawn afresh. `average`: weights averaged
-    over about an epoch of steps. `keep`: of the second training's checks, the one with the best sum of two
-    validation accuracies, the plain one, of which it may give up a point at most, and one in which the two
-    parts of each class, found in the same way, count the same; or the last weights, as TAB does. A training
-    that has learned nothing, as happens with the paper's CNN, begins again.
+    history. `split`: of the first, only what is clear. `draw`: TAB's repeated set, or half as many an epoch,
+    drawn afresh. `average`: weights averaged over about an epoch of steps. `keep`: of the second training's
+    checks, the one with the best sum of two validation accuracies, the plain one, of which it may give up a
+    point (or its standard error, if that is more), and one in which the two parts of each class, found in
+    the same way, count the same; or the last weights, as TAB does. A training that has learned nothing, as
+    happens with the paper's CNN, begins again.
     """
     if identifier == "erm":
         first = run.fit(identifier, stop="train")  # the training that ERM and TAB share
@@ -50,7 +52,7 @@ def train(
     kind: Literal["error", "loss"] = "loss" if summary == "loss" else "error"
     numbers, val_numbers = summarise(first.losses, kind), summarise(first.val_losses, kind)
     parts = partition(first.losses if summary == "history" else numbers, run.train.y)
-    if summary == "error":
+    if summary == "error" and split == "clear":
         parts = only_clear(parts, numbers)
     balanced = rebalance(parts, seed=run.seed)
     run.found(parts, balanced)

@@ -95,10 +95,11 @@ class Run:
 
         `split`: other samples than the training set; `draw`: one weight per row, each epoch then draws
         that many rows with replacement; `choose`: one weight per validation sample, and where the recipe
-        keeps the best check, it is the one with the best sum of plain and so weighted accuracy; `stop`:
-        "val" or "train", the accuracy whose rise is awaited, or a number of epochs; `start`: continue from
-        another training's weights and optimiser; `again`: where nothing was learned, begin again with other
-        weights, twice at most.
+        keeps the best check, it is the one with the best sum of plain and so weighted accuracy, of those
+        that gave up at most a point, or the standard error, of the plain one; `stop`: "val" or "train", the
+        accuracy whose rise is awaited, or a number of epochs; `start`: continue from another training's
+        weights and optimiser; `again`: where nothing was learned, begin again with other weights, twice at
+        most.
 
         A training that none of the arguments above changes is plain ERM. It is recorded, and every method
         that asks for the same stage shares it: each takes its snapshot where its own rule stops. One that

@@ -95,10 +95,13 @@ class Rules:
             self.best[name] = copied()
 
     def _serving_both(self, new: Check) -> dict[str, Tensor]:
-        """The weights of the check with the best sum of both accuracies, of those that gave up little."""
+        """The weights of the check with the best sum of both accuracies, of those that gave up little.
+
+        Of equal ones the one with more plain accuracy, and then the last.
+        """
         # A later check that is as good in both respects will always do in place of an earlier one.
         earlier = [one for one in self.checks if one.score > new.score or one.accuracy > new.accuracy]
         top = max([*earlier, new], key=lambda check: check.accuracy)
         floor = top.accuracy - max(POINT, top.error)
         self.checks = [check for check in [*earlier, new] if check.accuracy >= floor]
-        return max(reversed(self.checks), key=lambda check: check.score).weights
+        return max(reversed(self.checks), key=lambda check: (check.score, check.accuracy)).weights
