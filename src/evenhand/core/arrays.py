@@ -15,6 +15,10 @@ _LARGE = (
     1 << 30
 )  # bytes that a small archive may unpack to; a larger one at most a hundred times its own size
 _CHUNK = 1 << 22  # samples worked on at once
+_WHOLE = {
+    *(torch.int64, torch.int32, torch.int16, torch.int8),
+    *(torch.uint64, torch.uint32, torch.uint16, torch.uint8),
+}
 
 
 def as_numpy(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
@@ -37,6 +41,28 @@ def as_real(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must be real numbers, got {array.dtype}")
     return array
+
+
+def as_batch(index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> tuple[Tensor, Tensor]:
+    """The positions and losses of a batch, one per sample, as tensors where they lie; waits for no device."""
+    where, values = (
+        given if isinstance(given, Tensor) else torch.from_numpy(np.array(as_real(given, name)))
+        for given, name in ((index, "index"), (losses, "losses"))
+    )
+    if values.ndim != 1:
+        raise ValueError(
+            f"losses must hold one value per sample, got shape {tuple(values.shape)}; "
+            "compute the loss with reduction='none'"
+        )
+    if where.shape != values.shape:
+        raise ValueError(
+            f"index and losses must be equally long, got {tuple(where.shape)} and {tuple(values.shape)}"
+        )
+    if where.dtype not in _WHOLE:
+        raise ValueError(f"index must hold whole numbers, got {where.dtype}")
+    if values.is_complex():
+        raise ValueError(f"losses must be real numbers, got {values.dtype}")
+    return where, values.detach()
 
 
 def as_whole(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[np.int64]:

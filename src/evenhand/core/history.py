@@ -7,22 +7,16 @@ import os
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from evenhand.core import ranks
-from evenhand.core.arrays import as_real
+from evenhand.core.arrays import as_batch
 from evenhand.core.epoch_log import EpochLog
 from evenhand.core.history_file import NUMPY, HistoryFile
-
-WHOLE = {
-    *(torch.int64, torch.int32, torch.int16, torch.int8),
-    *(torch.uint64, torch.uint32, torch.uint16, torch.uint8),
-}
 
 
 class LossHistory:
@@ -106,9 +100,7 @@ class LossHistory:
         `later` the tensors are neither copied nor looked at before the epoch ends, and must not change
         until then.
         """
-        values, where = _tensor(losses, "losses").detach(), _tensor(index, "index")
-        if values.ndim != 1 or where.shape != values.shape or where.dtype not in WHOLE or values.is_complex():
-            _refuse(where, values)
+        where, values = as_batch(index, losses)
         if self.num_epochs == self._begun_at and not later and (self._device or values.device).type == "cpu":
             _check(where, values, self.num_samples)
         self._log.note(where, values, copy=not later)
@@ -126,13 +118,13 @@ class LossHistory:
         self.flush()
         if again and not self._log.recorded:
             return
-        if not self._log.recorded and not self._shared:
-            raise ValueError("end_epoch needs losses, but none was recorded since the last one")
         self._log.fetch()
+        empty = not self._log.recorded
         self._ended, self._log, self._spare = self._log, self._spare or self._new_log(), None
-        self._log.clear()
+        if self._log.recorded:  # Ctrl-C came before it was cleared
+            self._log.clear()
         _unwritten.add(self)
-        if wait or self._shared or self._num_epochs == 0:
+        if wait or self._shared or self._num_epochs == 0 or empty:
             self.flush()
 
     def fetch(self) -> None:
@@ -151,6 +143,7 @@ class LossHistory:
             column = self._column(log)
         except ValueError:  # the epoch is dropped
             self._ended, self._spare, self._failed = None, log, False
+            log.clear()
             raise
         if self._file is None:
             self._columns[self._num_epochs :] = [column]
@@ -159,6 +152,7 @@ class LossHistory:
         else:
             self._file.append(column, self._num_epochs)
         self._ended, self._spare, self._num_epochs, self._failed = None, log, self._num_epochs + 1, False
+        log.clear()
 
     def sync(self) -> None:
         """Have every ended epoch on the disk, and counted there, whatever happens to the machine."""
@@ -272,22 +266,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _refuse(index: Tensor, losses: Tensor) -> NoReturn:
-    """Say what is wrong with a batch's shapes and types."""
-    if losses.ndim != 1:
-        raise ValueError(
-            f"losses must hold one value per sample, got shape {tuple(losses.shape)}; "
-            "compute the loss with reduction='none'"
-        )
-    if index.shape != losses.shape:
-        raise ValueError(
-            f"index and losses must be equally long, got {tuple(index.shape)} and {tuple(losses.shape)}"
-        )
-    if losses.is_complex():
-        raise ValueError(f"losses must be real numbers, got {losses.dtype}")
-    raise ValueError(f"index must hold whole numbers, got {index.dtype}")
-
-
 def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
     """Raise for a wrong index or loss; on the CPU, where a look at all of them is two small steps."""
     if len(index) == 0:
@@ -300,7 +278,3 @@ def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
     if not math.isfinite(losses.sum().item()) and not bool((finite := losses.isfinite()).all()):
         at = int((~finite).nonzero()[0])
         raise ValueError(f"losses must be finite, got {float(losses[at])} for sample {int(index[at])}")
-
-
-def _tensor(values: Tensor | npt.ArrayLike, name: str) -> Tensor:
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.array(as_real(values, name)))

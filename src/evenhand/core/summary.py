@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from evenhand.core import ranks
-from evenhand.core.arrays import as_real
+from evenhand.core.arrays import as_batch
 
 Of = Literal["loss", "error"]  # the loss itself, or 1 - exp(-loss): the probability of any other label
 _CHUNK = 1 << 22  # numbers worked on at once
@@ -39,25 +39,8 @@ class LossSummary:
 
     def record(self, index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> None:
         """Add the losses of one batch, (batch,), of the samples at `index`, (batch,) integers."""
-        where, values = (
-            given if isinstance(given, Tensor) else torch.from_numpy(np.array(as_real(given, name)))
-            for given, name in ((index, "index"), (losses, "losses"))
-        )
-        if (
-            where.is_floating_point()
-            or where.is_complex()
-            or where.dtype == torch.bool
-            or values.is_complex()
-        ):
-            raise ValueError(
-                f"index must hold whole numbers and losses real ones, got {where.dtype} and {values.dtype}"
-            )
-        where, values = where.to(self.sums.device, torch.int64), values.detach().to(self.sums.device).float()
-        if values.ndim != 1 or where.shape != values.shape:
-            raise ValueError(
-                f"index and losses must hold one value per sample, got shapes {tuple(where.shape)} and "
-                f"{tuple(values.shape)}; compute the loss with reduction='none'"
-            )
+        where, values = as_batch(index, losses)
+        where, values = where.to(self.sums.device, torch.int64), values.to(self.sums.device).float()
         if self.sums.device.type == "cpu" and len(where):  # a GPU checks by itself, without being waited for
             low, high = int(where.min()), int(where.max())
             if low < 0 or high >= self.num_samples:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, distributed
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from evenhand.core.arrays import as_batch
 from evenhand.core.history import LossHistory
 from evenhand.core.partition import Partition
 from evenhand.core.sampler import BalancedSampler
@@ -126,16 +127,7 @@ class Recorder:
 
     def record(self, index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> None:
         """Take the losses of one batch, one per sample, as `LossHistory.record`; waits for no device."""
-        where, values = torch.as_tensor(index), torch.as_tensor(losses).detach()
-        if values.ndim != 1:
-            raise ValueError(
-                f"losses must hold one value per sample, got shape {tuple(values.shape)}; "
-                "compute the loss with reduction='none'"
-            )
-        if where.shape != values.shape:
-            raise ValueError(
-                f"index and losses must be equally long, got {tuple(where.shape)} and {tuple(values.shape)}"
-            )
+        where, values = as_batch(index, losses)
         # Copies, since a caller may use its buffers again, and a view would keep all of its batch in memory.
         self._seen.append((where.clone(), values.to(torch.float32, copy=True)))
 
