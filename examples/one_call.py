@@ -1,4 +1,4 @@
-"""TAB in one call: a model factory and a dataset in, the better model and a page out.
+"""Both trainings in one call: a model factory and a dataset in, the better model and a page out.
 
 Run it with `python examples/one_call.py`; the digits ship with scikit-learn, so nothing is downloaded.
 """
@@ -33,7 +33,7 @@ def make_model() -> nn.Module:
 def main(page: str = "report.html") -> evenhand.Result:
     recipe = evenhand.Recipe(epochs=10, batch_size=64)
     result = evenhand.fit(make_model, make_data(), recipe=recipe, class_names=("even", "odd"))
-    print(f"{result.partition.minority.sum()} of {len(result.partition.minority)} samples are learned late")
+    print(f"{result.partition.minority.sum()} of {len(result.partition.minority)} samples break the shortcut")
     print(f"the page: {result.report(page)}")
     return result
 

@@ -49,6 +49,17 @@ def test_a_dataset_gives_what_its_tensors_give(tmp_path: Path) -> None:
     assert page.stat().st_size > 5000
 
 
+def test_it_trains_with_even_and_with_tab_if_told_to() -> None:
+    ours, paper = (evenhand.fit(make_model, tensors(), recipe=RECIPE, **m) for m in ({}, {"method": "tab"}))
+    assert (ours.record.metrics["method"], paper.record.metrics["method"]) == ("even", "tab")
+    assert ours.baseline_record.metrics["method"] == "erm"
+    for result in (ours, paper):
+        repeated = result.partition.minority[result.indices.indices[result.indices.copies]]
+        assert repeated.all() and np.array_equal(result.indices, evenhand.rebalance(result.partition))
+    with pytest.raises(ValueError, match="method must be 'even' or 'tab', got 'jtt'; others run with"):
+        evenhand.fit(make_model, tensors(), recipe=RECIPE, method="jtt")
+
+
 def test_random_augmentation_is_reproducible() -> None:
     first, second = (
         evenhand.fit(make_model, Items(noise=0.5), recipe=RECIPE).model.state_dict() for _ in range(2)

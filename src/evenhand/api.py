@@ -1,4 +1,4 @@
-"""fit: TAB in one call, for any model and any dataset."""
+"""fit: both trainings in one call, for any model and any dataset."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ class Result:
 
     model: nn.Module  # trained on the balanced set
     baseline: nn.Module  # plain ERM, for comparison
-    partition: Partition  # which samples were found to be learned late
+    partition: Partition  # which samples were found to break the shortcut
     indices: Balanced  # the balanced set: rows of the training set, then the drawn copies
     record: Record  # the run on disk, with its metrics
     baseline_record: Record
@@ -53,14 +53,18 @@ def fit(
     runs: str | Path | None = None,
     device: str = "auto",
     class_names: tuple[str, ...] | None = None,
+    method: Literal["even", "tab"] = "even",
 ) -> Result:
-    """Train with TAB: find each class's late-learned minority, balance it, train again from scratch.
+    """Find the samples of each class that break a shortcut, balance them, train again from scratch.
 
     `make_model` makes a fresh model whose output is one value per class. The sets are any
     `torch.utils.data.Dataset` of (input, label), or a Split. Without `val_set`, a fifth of the training
     set is held out for early stopping, drawn class by class. With `runs`, the work is kept there and a
-    second call continues or returns it; without, it lives as long as the result does.
+    second call continues or returns it; without, it lives as long as the result does. `method`: evenhand's
+    own (docs/method.md), or the paper's TAB.
     """
+    if method not in ("even", "tab"):
+        raise ValueError(f"method must be 'even' or 'tab', got {method!r}; others run with evenhand.execute")
     train = as_split(train_set, "train_set")
     if val_set is None:
         train, val = hold_out(train)
@@ -91,7 +95,7 @@ def fit(
     folder = tempfile.TemporaryDirectory(prefix="evenhand-") if runs is None and ranks.first() else None
     where = Path(ranks.from_first(lambda: folder.name if folder else str(runs)))
     settings: dict[str, Any] = {"seed": seed, "runs": where, "device": device}
-    baseline, record = execute(task, "erm", **settings), execute(task, "tab", **settings)
+    baseline, record = execute(task, "erm", **settings), execute(task, method, **settings)
     assert record.partition is not None
     return Result(
         model=_load(record, make_model),

@@ -1,5 +1,6 @@
 """partition and rebalance: every sample kept, both clusters of a class equal in the end, minorities found."""
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -173,7 +174,20 @@ def test_a_partition_is_saved_and_loaded(tmp_path: Path) -> None:
     again = Partition.load(tmp_path / "partition.npz")
     for name in ("minority", "labels", "classes", "sizes", "separation", "margin"):
         np.testing.assert_array_equal(getattr(parts, name), getattr(again, name))
-    assert again.unsplit == {"b": "one sample"}
+    assert again.unsplit == {"b": "one sample"} and again.strength == 1
+    dataclasses.replace(parts, strength=0.5).save(tmp_path / "partition.npz")
+    assert Partition.load(tmp_path / "partition.npz").strength == 0.5
+
+
+def test_a_saved_partition_without_a_strength_is_of_full_strength(tmp_path: Path) -> None:
+    path = tmp_path / "partition.npz"
+    partition([[1.0], [9.0], [1.1]], [0, 0, 0]).save(path)
+    fields = dict(np.load(path))
+    np.savez(path, **{name: array for name, array in fields.items() if name != "strength"})
+    assert Partition.load(path).strength == 1
+    np.savez(path, **{**fields, "strength": np.array(2.0)})
+    with pytest.raises(ValueError, match="strength must be 0 to 1, got 2.0"):
+        Partition.load(path)
 
 
 def test_the_ten_lines_in_torch() -> None:

@@ -1,5 +1,7 @@
 """rebalance: exactly the missing copies, drawn evenly, class by class; weights that say the same."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -59,6 +61,16 @@ def test_weights_are_the_expected_number_of_appearances() -> None:
     assert weights.sum() == pytest.approx(len(rebalance(parts)))
     average = np.mean([np.bincount(rebalance(parts, seed=s).indices) for s in range(2000)], axis=0)
     np.testing.assert_allclose(average, weights, rtol=0.05)
+
+
+@pytest.mark.parametrize(("strength", "repeated"), [(1.0, [36, 6, 0]), (0.5, [12, 6, 0]), (0.0, [4, 6, 0])])
+def test_the_strength_says_how_far_a_minority_is_repeated(strength: float, repeated: list[int]) -> None:
+    parts = dataclasses.replace(made([(36, 4), (6, 6), (7, 0)]), strength=strength)
+    assert parts.repeated.tolist() == repeated
+    indices = rebalance(parts).indices
+    counts = np.bincount(parts.labels[indices], weights=parts.minority[indices], minlength=3)
+    assert counts.tolist() == repeated and len(indices) == 36 + 6 + 7 + sum(repeated)
+    assert sample_weights(parts).sum() == pytest.approx(len(indices))
 
 
 def test_ten_thousand_classes_take_a_moment() -> None:

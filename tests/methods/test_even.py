@@ -160,21 +160,22 @@ def test_a_minority_of_one_is_none() -> None:
     clear = even.only_clear(parts, errors)
     assert clear.sizes.tolist() == [[21, 0], [20, 2]]
     assert clear.minority.tolist() == [False] * 41 + [True] * 2
-    assert clear.unsplit == {0: "split no clearer than by one odd sample"}
+    assert clear.unsplit == {0: "split no clearer than by one odd sample"} and clear.strength == 1
+    none = even.only_clear(partition(errors[:21], labels[:21]), errors[:21])
+    assert not none.minority.any() and none.strength == 1, "no split is left, so there is nothing to doubt"
 
 
 @pytest.mark.parametrize("second", [0.5, 0.7])
-def test_samples_that_are_more_or_less_hard_are_not_split(second: float) -> None:
-    """A cut through an even spread explains 3/4; together with a clearer one it may still be a split."""
+def test_samples_that_are_more_or_less_hard_are_rebalanced_half_way(second: float) -> None:
+    """A cut through an even spread explains 3/4; together with a clearer one it counts in full."""
     hard = np.linspace(0, 1, 101)  # the spread of one class, whose samples are of no two kinds
     kinds = np.concatenate([np.full(80, 0.05), np.full(21, 0.05 + second)]) + np.linspace(0, 0.2, 101)
     errors, labels = np.concatenate([hard, hard]).astype(np.float32), np.repeat([0, 1], 101)
     alone = even.only_clear(partition(errors, labels), errors)
-    assert not alone.minority.any() and alone.sizes.tolist() == [[101, 0]] * 2
-    assert alone.unsplit == dict.fromkeys([0, 1], "samples are more or less hard, not of two kinds")
+    assert alone.strength == 0.5 and alone.sizes.tolist() == [[51, 50]] * 2 and not alone.unsplit
     errors = np.concatenate([hard, kinds]).astype(np.float32)
     both = even.only_clear(partition(errors, labels), errors)
-    assert (both.sizes[:, 1] > 0).all() and not both.unsplit
+    assert both.strength == 1 and (both.sizes[:, 1] > 0).all() and not both.unsplit
 
 
 @given(
@@ -214,6 +215,37 @@ def test_both_parts_of_a_class_weigh_the_same_and_classes_keep_their_weight() ->
     minority = np.array([True, False, False, False] + [False] * 5)
     weight = even.even_weights(torch.tensor([0, 0, 0, 0, 2, 2, 2, 2, 2]), minority)
     np.testing.assert_allclose(weight, [2, 2 / 3, 2 / 3, 2 / 3, 1, 1, 1, 1, 1], rtol=1e-6)
+
+
+def test_half_way_a_minority_weighs_the_root_of_what_it_would() -> None:
+    minority = np.array([True, False, False, False, False] + [False] * 3)
+    y = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])
+    full, half = even.even_weights(y, minority), even.even_weights(y, minority, 0.5)
+    assert (full[0] / full[1], half[0] / half[1]) == (4, 2) and half[5:].tolist() == [1, 1, 1]
+
+
+def test_an_unclear_split_is_used_half_way_in_training_and_in_choosing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(even, "EVEN_SPREAD", 1.1)  # so nothing is clear
+    asked = {}
+    for draw in ("repeated", "fresh"):
+        run = make_run(made_task(0.95), tmp_path, draw=draw)
+        asked[draw] = asked_of(run, monkeypatch)
+        even.train(run, draw=draw)
+    large, small = run.partition.sizes.T
+    assert run.partition.strength == 0.5 and (large > 4 * small).all(), "the test needs minorities"
+    rows = asked["repeated"]["split"].index.numpy()
+    for position, label in enumerate(run.partition.classes):
+        own = run.partition.minority & (run.partition.labels == label)
+        wanted = (large[position] * small[position]) ** 0.5
+        assert own[rows].sum() == round(wanted)
+        most = ~run.partition.minority & (run.partition.labels == label)
+        chances = asked["fresh"]["draw"]
+        assert chances[own].sum() / chances[most].sum() == pytest.approx(wanted / large[position])
+    assert len(asked["fresh"]["choose"].unique()) > 1, "the test needs a validation minority"
+    means = summarise(run.stages["identifier"].losses, "error")
+    val_means = summarise(run.stages["identifier"].val_losses, "error")
+    minority = even.joined(run.partition, means, val_means, run.val.y)
+    torch.testing.assert_close(asked["fresh"]["choose"], even.even_weights(run.val.y, minority) ** 0.5)
 
 
 def test_the_numbers_are_those_of_the_summary(tmp_path: Path) -> None:

@@ -278,6 +278,19 @@ def test_classes_that_were_left_alone_are_named_with_the_reason(tmp_path: Path) 
     assert "TAB found no minority in any class, so nothing was rebalanced." in found.words
 
 
+@pytest.mark.parametrize("strength", [1.0, 0.5])
+def test_the_page_says_how_far_minorities_were_repeated(tmp_path: Path, strength: float) -> None:
+    parts, losses = plant(np.repeat([0, 1], 20))
+    parts = dataclasses.replace(parts, strength=strength)
+    large, small = parts.sizes[0].tolist()
+    record = write_run(tmp_path, "even", scores(None, {"a": 0.4, "b": 0.9}), found=(parts, losses))
+    found = Page(build([record], tmp_path / "p.html", load_task=lambda _: None).read_text())
+    assert ("The parts are hardly of two kinds:" in found.words) == (strength < 1)
+    wanted = large if strength == 1 else round((large * small) ** 0.5)
+    how = "rebalanced" if strength == 1 else "rebalanced half way"
+    assert f"{how} {large} and {wanted}" in found.words, (large, small)
+
+
 def test_samples_of_an_odd_shape_are_named(tmp_path: Path) -> None:
     y = np.repeat([0, 1], 20)
     one = split(y, torch.zeros(40, 5, 7))

@@ -19,7 +19,7 @@ from evenhand.core import ranks
 from evenhand.training import sync
 from evenhand.training.progress import Silent
 
-METHODS = ("erm", "tab", "eta_tab", "jtt", "masktune", "minibatch_tab")
+METHODS = ("erm", "tab", "eta_tab", "jtt", "masktune", "minibatch_tab", "even")
 SETTINGS = {"jtt": {"identifier_epochs": 2, "upweight": 3}}
 CPU = torch.device("cpu")
 

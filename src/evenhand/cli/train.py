@@ -19,7 +19,7 @@ def demo(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train ERM and TAB on coloured digits and write a page that shows what was found. It takes a minute."""
+    """Train ERM and even on coloured digits and write a page that shows what was found. It takes a minute."""
     from evenhand import tasks
     from evenhand.core import ranks
     from evenhand.report.page import build
@@ -28,7 +28,7 @@ def demo(
 
     task = tasks.load("digits_even_odd")
     show = choose(quiet)
-    records = [execute(task, method, seed=seed, runs=out / "runs", show=show) for method in ("erm", "tab")]
+    records = [execute(task, method, seed=seed, runs=out / "runs", show=show) for method in ("erm", "even")]
     if not ranks.first():
         return
     page = build(records, out / "report.html")

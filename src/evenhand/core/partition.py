@@ -31,6 +31,7 @@ class Partition:
 
     `margin` is the signed distance to the boundary between the clusters over the distance of their
     centroids: 0.5 at the minority's centroid, -0.5 at the majority's, 0 in a class that was not split.
+    `strength` says how far to rebalance: a minority sample counts (majority / minority) ** strength times.
     """
 
     minority: npt.NDArray[np.bool_]  # (samples,)
@@ -40,6 +41,14 @@ class Partition:
     separation: npt.NDArray[np.float64]  # (classes,) between-cluster share of the variance, 0 to 1
     margin: npt.NDArray[np.float32]  # (samples,) positive: on the minority's side
     unsplit: Mapping[Any, str]  # classes left alone -> why
+    strength: float = 1.0  # of rebalancing: 1 until both clusters are equal, 0 not at all
+
+    @property
+    def repeated(self) -> npt.NDArray[np.int64]:
+        """(classes,): the size to which rebalancing repeats every minority."""
+        large, small = self.sizes.T
+        wanted = np.rint(large**self.strength * small ** (1 - self.strength)).astype(np.int64)
+        return np.where(small > 0, wanted, 0)
 
     def __repr__(self) -> str:
         rows = zip(self.classes.tolist(), self.sizes.tolist(), self.separation.tolist(), strict=True)
@@ -53,7 +62,7 @@ class Partition:
         positions = [int(np.searchsorted(self.classes, label)) for label in self.unsplit]
         unsplit = json.dumps(list(zip(positions, self.unsplit.values(), strict=True)))
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays, unsplit=np.array(unsplit))
+        np.savez_compressed(buffer, **arrays, unsplit=np.array(unsplit), strength=np.array(self.strength))
         new = Path(f"{path}.new")
         new.write_bytes(buffer.getvalue())
         new.replace(path)  # so that a file that exists is whole
@@ -65,7 +74,8 @@ class Partition:
         try:
             classes, reasons = as_labels(fields["classes"]).tolist(), json.loads(str(fields.pop("unsplit")))
             unsplit = {classes[position]: str(reason) for position, reason in reasons}
-            parts = Partition(**{name: fields[name] for name in _ARRAYS}, unsplit=unsplit)
+            strength = float(fields.get("strength", 1.0))  # older files have none
+            parts = Partition(**{name: fields[name] for name in _ARRAYS}, unsplit=unsplit, strength=strength)
             parts._check()
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise ValueError(
@@ -91,6 +101,8 @@ class Partition:
         counts = np.stack([np.bincount(position, minlength=num_classes) - minorities, minorities], axis=1)
         if not np.array_equal(counts, self.sizes):
             raise ValueError("sizes are not those of the clusters")
+        if not 0 <= self.strength <= 1:
+            raise ValueError(f"strength must be 0 to 1, got {self.strength}")
 
 
 _ARRAYS = ("minority", "labels", "classes", "sizes", "separation", "margin")

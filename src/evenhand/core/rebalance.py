@@ -48,25 +48,27 @@ class Balanced:
 def rebalance(partition: Partition, seed: int = 0) -> Balanced:
     """The samples, then |majority| - |minority| copies per class, drawn uniformly from its minority.
 
+    Fewer, if the partition's strength is below 1: the minority is repeated to `partition.repeated` samples.
     Every class draws from a generator of its own, so one class's draws do not depend on the others.
     """
     copies = [np.arange(len(partition.labels), dtype=np.int64)]
+    missing = partition.repeated - partition.sizes[:, 1]
     for position, minority in enumerate(_minorities(partition)):
         if len(minority):
-            missing = int(partition.sizes[position, 0] - partition.sizes[position, 1])
-            copies.append(np.random.default_rng([seed, position]).choice(minority, missing))
+            copies.append(np.random.default_rng([seed, position]).choice(minority, missing[position]))
     return Balanced(np.concatenate(copies), num_original=len(partition.labels))
 
 
 def sample_weights(partition: Partition) -> npt.NDArray[np.float64]:
     """How often each sample appears in the balanced multiset on average, (samples,).
 
-    A majority sample weighs 1, a minority sample |majority| / |minority|, so both clusters of a class
-    weigh the same in total. The weights sum to the length of the multiset, not to the number of samples.
+    A majority sample weighs 1, a minority sample |majority| / |minority| to the power of the partition's
+    strength: with a strength of 1, both clusters of a class weigh the same in total. The weights sum to the
+    length of the multiset, not to the number of samples.
     """
     position = np.searchsorted(partition.classes, partition.labels)
     majority, minority = partition.sizes[position].T
-    return np.where(partition.minority, majority / np.maximum(minority, 1), 1.0)
+    return np.where(partition.minority, (majority / np.maximum(minority, 1)) ** partition.strength, 1.0)
 
 
 def _minorities(partition: Partition) -> list[npt.NDArray[np.int64]]:

@@ -21,6 +21,7 @@ GRID: dict[str, list[Any]] = {}
 COST = 2.0  # the repeated set has at most 2 N samples
 Q = 0.7  # of the generalised cross-entropy, as in the papers that introduced it and used it to seek bias
 EVEN_SPREAD = 0.75  # of the squares of evenly spread numbers, a cut in the middle explains so much
+HALF_WAY = 0.5  # the strength of rebalancing by a split that explains no more
 
 
 def train(
@@ -37,12 +38,12 @@ def train(
 
     `identifier`: trained with the generalised cross-entropy, which leaves alone what does not fit, or ERM's
     training. `summary`: split the mean over epochs of the probability of error or of the loss, or the whole
-    history. `split`: of the first, only what is clear. `draw`: TAB's repeated set, or half as many an epoch,
-    drawn afresh. `average`: weights averaged over about an epoch of steps. `keep`: of the second training's
-    checks, the one with the best sum of two validation accuracies, the plain one, of which it may give up a
-    point (or its standard error, if that is more), and one in which the two parts of each class, found in
-    the same way, count the same; or the last weights, as TAB does. A training that has learned nothing, as
-    happens with the paper's CNN, begins again.
+    history. `split`: of the first, in full only what is clear. `draw`: TAB's repeated set, or half as many an
+    epoch, drawn afresh. `average`: weights averaged over about an epoch of steps. `keep`: of the second
+    training's checks, the one with the best sum of two validation accuracies, the plain one, of which it may
+    give up a point (or its standard error, if that is more), and one in which the two parts of each class,
+    found in the same way, count the same (half way, if they do so in training); or the last weights, as TAB
+    does. A training that has learned nothing, as happens with the paper's CNN, begins again.
     """
     if identifier == "erm":
         first = run.fit(identifier, stop="train")  # the training that ERM and TAB share
@@ -61,7 +62,7 @@ def train(
         "model",
         run.train.take(balanced) if draw == "repeated" else None,
         draw=even_chances(parts) if draw == "fresh" else None,
-        choose=None if keep == "last" else even_weights(run.val.y, minority),
+        choose=None if keep == "last" else even_weights(run.val.y, minority, parts.strength),
         recipe=run.recipe.replace(keep=keep, average=average),
         again=True,
     ).model
@@ -78,11 +79,12 @@ def generalised_cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -
 
 
 def only_clear(parts: Partition, numbers: np.ndarray) -> Partition:
-    """Leave classes whole where a split shows nothing but one odd sample, or easier and harder ones.
+    """Leave a class whole where its split shows but one odd sample; go half way if no two kinds show at all.
 
     A split explains a part of a class's sum of squares. Probabilities of error lie between 0 and 1, so one
     sample alone, however odd, explains less than 1. And if the splits together explain no more than cuts
-    through evenly spread numbers would, there are no two kinds of samples, and no class is split.
+    through evenly spread numbers would, the samples may only be more or less hard: then minorities are
+    repeated to the geometric mean of both sizes.
     """
     position = np.searchsorted(parts.classes, parts.labels)
     counts = np.bincount(position)
@@ -90,19 +92,18 @@ def only_clear(parts: Partition, numbers: np.ndarray) -> Partition:
     total = np.bincount(position, weights=(numbers - means[position]) ** 2)
     explained, split = parts.separation * total, parts.sizes[:, 1] > 0
     alone = split & (explained <= 1)
-    clear = split & ~alone
-    spread = clear & (explained[clear].sum() <= EVEN_SPREAD * total[clear].sum())
-    unclear = alone | spread
-    reasons = dict.fromkeys(parts.classes[spread].tolist(), "samples are more or less hard, not of two kinds")
-    reasons |= dict.fromkeys(parts.classes[alone].tolist(), "split no clearer than by one odd sample")
-    whole = unclear[position]
+    left = split & ~alone
+    clear = explained[left].sum() > EVEN_SPREAD * total[left].sum()
+    reasons = dict.fromkeys(parts.classes[alone].tolist(), "split no clearer than by one odd sample")
+    whole = alone[position]
     return dataclasses.replace(
         parts,
         minority=parts.minority & ~whole,
-        sizes=np.where(unclear[:, None], np.stack([counts, 0 * counts], 1), parts.sizes),
-        separation=np.where(unclear, 0.0, parts.separation),
+        sizes=np.where(alone[:, None], np.stack([counts, 0 * counts], 1), parts.sizes),
+        separation=np.where(alone, 0.0, parts.separation),
         margin=np.where(whole, np.float32(0), parts.margin),
         unsplit={**parts.unsplit, **reasons},
+        strength=1.0 if clear or not left.any() else HALF_WAY,
     )
 
 
@@ -117,11 +118,11 @@ def joined(parts: Partition, numbers: np.ndarray, other: np.ndarray, labels: Ten
     return minority
 
 
-def even_weights(labels: Tensor, minority: np.ndarray) -> Tensor:
-    """Weights of samples, (samples,), under which the two parts of a class count the same."""
+def even_weights(labels: Tensor, minority: np.ndarray, strength: float = 1.0) -> Tensor:
+    """Weights of samples, (samples,), under which the two parts of a class count the same, or to a power."""
     y = labels.numpy()
     cell = 2 * y + minority
     sizes = np.bincount(cell, minlength=2 * int(y.max()) + 2).reshape(-1, 2)  # (classes, 2)
     pieces = np.count_nonzero(sizes, axis=1)
     weight = sizes.sum(axis=1)[y] / pieces[y] / sizes.reshape(-1)[cell]
-    return torch.from_numpy(weight.astype(np.float32))
+    return torch.from_numpy((weight**strength).astype(np.float32))

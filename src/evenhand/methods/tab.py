@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from evenhand.core.partition import Partition, partition
-from evenhand.core.rebalance import rebalance
+from evenhand.core.rebalance import rebalance, sample_weights
 from evenhand.core.summary import summarise
 from evenhand.training.run import Run
 
@@ -37,9 +37,7 @@ def train(
 
 def even_chances(parts: Partition) -> np.ndarray:
     """The chance of each sample to be drawn: a class keeps its share, its clusters halve it, (samples,)."""
-    position = np.searchsorted(parts.classes, parts.labels)
-    sizes = parts.sizes[position]  # (samples, 2): of the clusters of each sample's class
-    clusters = np.count_nonzero(sizes, axis=1)  # 1 where the class was left in one piece
-    own = np.where(parts.minority, sizes[:, 1], sizes[:, 0])
-    chances: np.ndarray = sizes.sum(axis=1) / len(parts.labels) / clusters / own
+    position, weights = np.searchsorted(parts.classes, parts.labels), sample_weights(parts)
+    counts, totals = np.bincount(position), np.bincount(position, weights=weights)
+    chances: np.ndarray = weights * (counts / totals)[position] / len(weights)
     return chances

@@ -31,7 +31,9 @@ class ClassFinding:
     majority: int
     minority: int
     separation: float
+    repeated: int  # the size to which the minority was repeated
     bar: float  # the minority's share of the class, per cent
+    repeated_bar: float
     chart: Chart | None  # None where the histories were not kept
     gallery: Gallery | None  # None where the data are not there
     truth: str  # how the minority compares with the true groups, where they are known
@@ -61,6 +63,7 @@ class Findings:
     lines: tuple[ClassLine, ...]
     unsplit: tuple[tuple[str, str], ...]  # (class, why it was left alone)
     scored: bool  # whether true groups are shown
+    half_way: bool  # whether minorities were repeated less than until both parts were equal
 
 
 def find(study: Study, task: Task | None, prefix: str, budget: int) -> Findings | None:
@@ -87,6 +90,7 @@ def find(study: Study, task: Task | None, prefix: str, budget: int) -> Findings 
             if parts.sizes[i, 1] == 0
         ),
         scored=task is not None and task.train.group is not None and len(task.conflicting) > 0,
+        half_way=parts.strength < 1,
     )
 
 
@@ -109,9 +113,12 @@ def _finding(
         traced = [] if samples is None else samples.indices
         chart = _chart(f"{prefix}-class-{position}", name, losses, majority, minority, traced)
     truth, groups = _truth(task, majority, minority, name)
+    repeated = int(parts.repeated[position])
     return ClassFinding(
         **_sizes(parts, position, name),
-        bar=round(100 * float(parts.sizes[position, 1] / parts.sizes[position].sum()), 2),
+        repeated=repeated,
+        bar=_share(len(minority), len(majority)),
+        repeated_bar=_share(repeated, len(majority)),
         chart=chart,
         gallery=samples,
         truth=truth,
@@ -138,6 +145,11 @@ def histories(record: Record, num_samples: int) -> npt.NDArray[Any] | None:
         if losses is not None and losses.shape[0] == num_samples and losses.shape[1] > 0:
             return losses
     return None
+
+
+def _share(part: int, rest: int) -> float:
+    """Of both together, per cent."""
+    return round(100 * part / (part + rest), 2)
 
 
 def _members(parts: Partition, position: int) -> tuple[Indices, Indices]:
