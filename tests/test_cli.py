@@ -1,5 +1,6 @@
 """The command line as a script or a person uses it."""
 
+import dataclasses
 import errno
 import importlib
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from evenhand import cli
+from evenhand import cli, tasks
 
 
 def call(
@@ -36,6 +37,18 @@ def test_help_names_every_command_and_loads_no_torch() -> None:
     assert answer.stdout.strip().endswith("False")
     for command in ("demo", "run", "tasks", "methods", "report"):
         assert re.search(rf"^  {command} ", answer.stdout, re.M)
+
+
+def test_the_demo_trains_erm_and_even_and_writes_a_page(evenhand, monkeypatch, tmp_path: Path) -> None:
+    load, task = tasks.load, tasks.load("digits_even_odd:limit=120")
+    small = dataclasses.replace(task, recipe=task.recipe.replace(epochs=3))
+    monkeypatch.setattr(
+        tasks, "load", lambda name, *rest: small if name == "digits_even_odd" else load(name, *rest)
+    )
+    code, out, _ = evenhand("demo", "--out", tmp_path / "demo", "--json", "--quiet")
+    assert code == 0
+    assert [result["method"] for result in json.loads(out)["results"]] == ["erm", "even"]
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 5000
 
 
 def test_tasks_and_methods_have_one_line_each(evenhand) -> None:

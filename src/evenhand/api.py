@@ -29,7 +29,7 @@ class Result:
 
     model: nn.Module  # trained on the balanced set
     baseline: nn.Module  # plain ERM, for comparison
-    partition: Partition  # which samples were found to break the shortcut
+    partition: Partition  # which samples of each class were set apart
     indices: Balanced  # the balanced set: rows of the training set, then the drawn copies
     record: Record  # the run on disk, with its metrics
     baseline_record: Record
@@ -55,13 +55,14 @@ def fit(
     class_names: tuple[str, ...] | None = None,
     method: Literal["even", "tab"] = "even",
 ) -> Result:
-    """Find the samples of each class that break a shortcut, balance them, train again from scratch.
+    """Set apart the samples of each class that its easiest pattern fails, balance, train again from scratch.
 
     `make_model` makes a fresh model whose output is one value per class. The sets are any
     `torch.utils.data.Dataset` of (input, label), or a Split. Without `val_set`, a fifth of the training
     set is held out for early stopping, drawn class by class. With `runs`, the work is kept there and a
     second call continues or returns it; without, it lives as long as the result does. `method`: evenhand's
-    own (docs/method.md), or the paper's TAB.
+    own (docs/method.md), or the paper's TAB. The scores in the records are of the validation set, which the
+    weights were chosen by.
     """
     if method not in ("even", "tab"):
         raise ValueError(f"method must be 'even' or 'tab', got {method!r}; others run with evenhand.execute")

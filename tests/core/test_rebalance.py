@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from evenhand import BalancedSampler
 from evenhand.core import Balanced, Partition, rebalance, sample_weights
 
 
@@ -63,14 +64,33 @@ def test_weights_are_the_expected_number_of_appearances() -> None:
     np.testing.assert_allclose(average, weights, rtol=0.05)
 
 
-@pytest.mark.parametrize(("strength", "repeated"), [(1.0, [36, 6, 0]), (0.5, [12, 6, 0]), (0.0, [4, 6, 0])])
+@pytest.mark.parametrize(("strength", "repeated"), [(1.0, [37, 6, 0]), (0.5, [12, 6, 0]), (0.0, [4, 6, 0])])
 def test_the_strength_says_how_far_a_minority_is_repeated(strength: float, repeated: list[int]) -> None:
-    parts = dataclasses.replace(made([(36, 4), (6, 6), (7, 0)]), strength=strength)
-    assert parts.repeated.tolist() == repeated
+    parts = dataclasses.replace(made([(37, 4), (6, 6), (7, 0)]), strength=strength)
+    assert parts.repeated_sizes.tolist() == repeated
     indices = rebalance(parts).indices
     counts = np.bincount(parts.labels[indices], weights=parts.minority[indices], minlength=3)
-    assert counts.tolist() == repeated and len(indices) == 36 + 6 + 7 + sum(repeated)
-    assert sample_weights(parts).sum() == pytest.approx(len(indices))
+    assert counts.tolist() == repeated and len(indices) == 37 + 6 + 7 + sum(repeated)
+    assert sample_weights(parts).sum() == pytest.approx(len(indices), abs=0.5)
+
+
+@pytest.mark.parametrize("strength", [-0.1, 1.1, float("nan")])
+def test_a_strength_beyond_its_bounds_is_refused(strength: float) -> None:
+    with pytest.raises(ValueError, match="strength must be 0 to 1"):
+        dataclasses.replace(made([(3, 1)]), strength=strength)
+
+
+def test_a_partition_shows_a_strength_that_is_not_full() -> None:
+    parts = made([(3, 1)])
+    assert "strength" not in repr(parts)
+    assert repr(dataclasses.replace(parts, strength=0.5)).endswith("; strength 0.5)")
+
+
+@pytest.mark.parametrize("num_samples", [None, 20_000])
+def test_the_sampler_goes_as_far_as_the_strength_says(num_samples: int | None) -> None:
+    parts = dataclasses.replace(made([(90, 10)]), strength=0.5)
+    visited = np.fromiter(BalancedSampler(parts, num_samples=num_samples), dtype=int)
+    assert parts.minority[visited].mean() == pytest.approx(30 / 120, abs=0.02)
 
 
 def test_ten_thousand_classes_take_a_moment() -> None:

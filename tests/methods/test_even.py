@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_tab import asked_of, make_run, same_weights, small_task
 from torch.nn import functional as F
 
-from evenhand import Recipe, Split, Task, execute, partition
+from evenhand import Partition, Recipe, Split, Task, execute, partition
 from evenhand.core.rebalance import rebalance
 from evenhand.core.summary import summarise
 from evenhand.methods import even, tab
@@ -38,7 +38,7 @@ def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Pat
     assert run.partition.minority.any(), "the test needs a minority"
     first = run.stages["identifier"]
     means = (1 - np.exp(-np.asarray(first.losses, np.float64))).mean(1).astype(np.float32)
-    parts = even.only_clear(partition(means, run.train.y), means)
+    parts = even.as_far_as_clear(partition(means, run.train.y), means)
     np.testing.assert_array_equal(run.partition.minority, parts.minority)
     np.testing.assert_allclose(asked["draw"], tab.even_chances(parts))
     val_means = (1 - np.exp(-np.asarray(first.val_losses, np.float64))).mean(1)
@@ -157,25 +157,36 @@ def test_a_minority_of_one_is_none() -> None:
     labels = np.array([0] * 21 + [1] * 22)
     parts = partition(errors, labels)
     assert parts.sizes.tolist() == [[20, 1], [20, 2]]
-    clear = even.only_clear(parts, errors)
+    clear = even.as_far_as_clear(parts, errors)
     assert clear.sizes.tolist() == [[21, 0], [20, 2]]
     assert clear.minority.tolist() == [False] * 41 + [True] * 2
     assert clear.unsplit == {0: "split no clearer than by one odd sample"} and clear.strength == 1
-    none = even.only_clear(partition(errors[:21], labels[:21]), errors[:21])
+    none = even.as_far_as_clear(partition(errors[:21], labels[:21]), errors[:21])
     assert not none.minority.any() and none.strength == 1, "no split is left, so there is nothing to doubt"
 
 
-@pytest.mark.parametrize("second", [0.5, 0.7])
-def test_samples_that_are_more_or_less_hard_are_rebalanced_half_way(second: float) -> None:
-    """A cut through an even spread explains 3/4; together with a clearer one it counts in full."""
-    hard = np.linspace(0, 1, 101)  # the spread of one class, whose samples are of no two kinds
-    kinds = np.concatenate([np.full(80, 0.05), np.full(21, 0.05 + second)]) + np.linspace(0, 0.2, 101)
-    errors, labels = np.concatenate([hard, hard]).astype(np.float32), np.repeat([0, 1], 101)
-    alone = even.only_clear(partition(errors, labels), errors)
-    assert alone.strength == 0.5 and alone.sizes.tolist() == [[51, 50]] * 2 and not alone.unsplit
-    errors = np.concatenate([hard, kinds]).astype(np.float32)
-    both = even.only_clear(partition(errors, labels), errors)
-    assert both.strength == 1 and (both.sizes[:, 1] > 0).all() and not both.unsplit
+def test_samples_that_are_more_or_less_hard_are_rebalanced_half_way() -> None:
+    """A cut through one hump explains less than 3/4; beside classes of two kinds it counts in full."""
+    hump = np.linspace(-1, 1, 101) ** 3 / 2 + 0.5  # most in the middle
+    kinds = np.concatenate([np.full(80, 0.05), np.full(21, 0.6)]) + np.linspace(0, 0.2, 101)
+    labels = np.repeat([0, 1], 101)
+
+    def judged(*classes: np.ndarray) -> Partition:
+        errors = np.concatenate(classes).astype(np.float32)
+        return even.as_far_as_clear(partition(errors, labels), errors)
+
+    explained = partition(hump.astype(np.float32), labels[:101]).separation[0]
+    assert explained < 0.7, "the test needs a hump"
+    alone, both, two = judged(hump, hump), judged(hump, kinds), judged(kinds, kinds)
+    assert alone.strength == 0.5 and (alone.sizes[:, 1] > 0).all() and not alone.unsplit
+    assert two.strength == 1 and (two.sizes[:, 1] > 0).all()
+    odd = np.concatenate([np.zeros(100), [0.9]])  # one odd sample explains all of its class
+    mixed = judged(hump, odd)
+    assert mixed.strength == 0.5 and mixed.sizes[1].tolist() == [101, 0] and list(mixed.unsplit) == [1]
+    assert judged(kinds, odd).strength == 1
+    total = [((values - values.mean()) ** 2).sum() for values in (hump, kinds)]
+    together = (explained * total[0] + two.separation[0] * total[1]) / sum(total)
+    assert together > 0.75 and both.strength == 1
 
 
 @given(
@@ -187,7 +198,7 @@ def test_what_is_left_is_a_partition_whose_minorities_have_at_least_two(rows: li
     labels, errors = (np.array(column) for column in zip(*rows, strict=True))
     errors = errors.astype(np.float32)
     before = partition(errors, labels)
-    after = even.only_clear(before, errors)
+    after = even.as_far_as_clear(before, errors)
     after._check()
     assert ((after.sizes[:, 1] == 0) | (after.sizes[:, 1] >= 2)).all()
     for position, label in enumerate(after.classes):

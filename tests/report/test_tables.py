@@ -209,6 +209,19 @@ def test_variants_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert "tab lr=0.1, weight_decay=0" in names  # said where it differs
 
 
+def test_variants_are_compared_with_the_method_that_is_named(tmp_path: Path) -> None:
+    scores = {"erm": (0.2, 0.3), "tab": (0.5, 0.6), "even": (0.7, 0.9)}
+    made = [write(tmp_path, m, PAIR, seed=s, wga=w) for m, each in scores.items() for s, w in enumerate(each)]
+    table = tables.make("compare", made, root=tmp_path, against="erm")
+    assert [row[0].text for row in table.sections[0].rows] == ["erm", "tab", "even"]
+    assert table.cell("even_odd", "tab", "more than the first").text == "+30.0"
+    assert table.cell("even_odd", "even", "more than the first").text == "+55.0"
+    with pytest.raises(ValueError, match="must be a method that was run, erm, even, tab, got 'jtt'"):
+        tables.make("compare", made, root=tmp_path, against="jtt")
+    with pytest.raises(ValueError, match="--against is for the table compare, got the table 1"):
+        tables.make("1", made, against="erm")
+
+
 def test_selected_shows_every_criterion_and_the_oracle(records: list[Record]) -> None:
     table = tables.make("selected", records)
     assert table.cell("even_odd", "JTT", "selected").text == "50, 10"

@@ -36,6 +36,9 @@ def table(
             "by default as the paper does."
         ),
     ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="compare: the method that the others are compared with, such as erm.")
+    ] = None,
     form: Annotated[str | None, typer.Option("--format", help="md, csv, latex or json.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,
     data: Data = None,
@@ -52,7 +55,8 @@ def table(
     optional = name in ("methods", "datasets")  # they say something without any run
     records = [] if name == "methods" else _records(runs, optional=optional)
     folders = sorted({*runs, *(record.path.parents[2] for record in records)})  # packed ones lie elsewhere
-    made = tables.make(name, records, wanted=task or (), by=by, failed=tables.failures(folders), root=data)
+    failed = tables.failures(folders)
+    made = tables.make(name, records, wanted=task or (), by=by, failed=failed, root=data, against=against)
     if out is not None:
         from evenhand.training.store import write_bytes
 

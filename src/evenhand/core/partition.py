@@ -43,8 +43,12 @@ class Partition:
     unsplit: Mapping[Any, str]  # classes left alone -> why
     strength: float = 1.0  # of rebalancing: 1 until both clusters are equal, 0 not at all
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength <= 1:
+            raise ValueError(f"strength must be 0 to 1, got {self.strength}")
+
     @property
-    def repeated(self) -> npt.NDArray[np.int64]:
+    def repeated_sizes(self) -> npt.NDArray[np.int64]:
         """(classes,): the size to which rebalancing repeats every minority."""
         large, small = self.sizes.T
         wanted = np.rint(large**self.strength * small ** (1 - self.strength)).astype(np.int64)
@@ -54,7 +58,8 @@ class Partition:
         rows = zip(self.classes.tolist(), self.sizes.tolist(), self.separation.tolist(), strict=True)
         shown = [f"{name}: {large} + {small} ({share:.2f})" for name, (large, small), share in rows]
         more = f", … {len(shown) - 12} more" if len(shown) > 12 else ""
-        return f"Partition(class: majority + minority (separation); {', '.join(shown[:12])}{more})"
+        strength = "" if self.strength == 1 else f"; strength {self.strength:g}"
+        return f"Partition(class: majority + minority (separation); {', '.join(shown[:12])}{more}{strength})"
 
     def save(self, path: str | Path) -> None:
         """Write it as one .npz file, which holds no pickles."""
@@ -101,8 +106,6 @@ class Partition:
         counts = np.stack([np.bincount(position, minlength=num_classes) - minorities, minorities], axis=1)
         if not np.array_equal(counts, self.sizes):
             raise ValueError("sizes are not those of the clusters")
-        if not 0 <= self.strength <= 1:
-            raise ValueError(f"strength must be 0 to 1, got {self.strength}")
 
 
 _ARRAYS = ("minority", "labels", "classes", "sizes", "separation", "margin")

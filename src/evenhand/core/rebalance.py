@@ -1,4 +1,4 @@
-"""rebalance: repeat every class's minority until it is as large as its majority."""
+"""rebalance: repeat every class's minority until it is as large as its majority, or part of the way."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Balanced:
 def rebalance(partition: Partition, seed: int = 0) -> Balanced:
     """The samples, then |majority| - |minority| copies per class, drawn uniformly from its minority.
 
-    Fewer, if the partition's strength is below 1: the minority is repeated to `partition.repeated` samples.
+    Fewer, if the partition's strength is below 1: minorities are repeated to `partition.repeated_sizes`.
     Every class draws from a generator of its own, so one class's draws do not depend on the others.
     """
     copies = [np.arange(len(partition.labels), dtype=np.int64)]
-    missing = partition.repeated - partition.sizes[:, 1]
+    missing = partition.repeated_sizes - partition.sizes[:, 1]
     for position, minority in enumerate(_minorities(partition)):
         if len(minority):
             copies.append(np.random.default_rng([seed, position]).choice(minority, missing[position]))
@@ -64,7 +64,7 @@ def sample_weights(partition: Partition) -> npt.NDArray[np.float64]:
 
     A majority sample weighs 1, a minority sample |majority| / |minority| to the power of the partition's
     strength: with a strength of 1, both clusters of a class weigh the same in total. The weights sum to the
-    length of the multiset, not to the number of samples.
+    length of the multiset, up to rounding, not to the number of samples.
     """
     position = np.searchsorted(partition.classes, partition.labels)
     majority, minority = partition.sizes[position].T

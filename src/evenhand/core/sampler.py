@@ -16,6 +16,7 @@ from evenhand.core.rebalance import rebalance, sample_weights
 class BalancedSampler(DistributedSampler[int]):
     """Which samples an epoch visits, so that both pseudo-groups of every class come equally often.
 
+    Or, with a partition of a strength below 1, so often as its `sample_weights` say.
     Without `num_samples` an epoch is the multiset of `rebalance(partition, seed)`, shuffled. With it an
     epoch is that many draws with replacement, made anew every epoch, a sample being drawn in proportion to
     its `sample_weights`. Call `set_epoch` before every epoch, or all epochs have the same order.

@@ -54,7 +54,7 @@ def train(
     numbers, val_numbers = summarise(first.losses, kind), summarise(first.val_losses, kind)
     parts = partition(first.losses if summary == "history" else numbers, run.train.y)
     if summary == "error" and split == "clear":
-        parts = only_clear(parts, numbers)
+        parts = as_far_as_clear(parts, numbers)
     balanced = rebalance(parts, seed=run.seed)
     run.found(parts, balanced)
     minority = joined(parts, numbers, val_numbers, run.val.y)
@@ -78,7 +78,7 @@ def generalised_cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -
     return -torch.expm1(Q * log_p).mean() / Q
 
 
-def only_clear(parts: Partition, numbers: np.ndarray) -> Partition:
+def as_far_as_clear(parts: Partition, numbers: np.ndarray) -> Partition:
     """Leave a class whole where its split shows but one odd sample; go half way if no two kinds show at all.
 
     A split explains a part of a class's sum of squares. Probabilities of error lie between 0 and 1, so one
@@ -92,8 +92,8 @@ def only_clear(parts: Partition, numbers: np.ndarray) -> Partition:
     total = np.bincount(position, weights=(numbers - means[position]) ** 2)
     explained, split = parts.separation * total, parts.sizes[:, 1] > 0
     alone = split & (explained <= 1)
-    left = split & ~alone
-    clear = explained[left].sum() > EVEN_SPREAD * total[left].sum()
+    kept = split & ~alone
+    clear = explained[kept].sum() > EVEN_SPREAD * total[kept].sum()
     reasons = dict.fromkeys(parts.classes[alone].tolist(), "split no clearer than by one odd sample")
     whole = alone[position]
     return dataclasses.replace(
@@ -103,7 +103,7 @@ def only_clear(parts: Partition, numbers: np.ndarray) -> Partition:
         separation=np.where(alone, 0.0, parts.separation),
         margin=np.where(whole, np.float32(0), parts.margin),
         unsplit={**parts.unsplit, **reasons},
-        strength=1.0 if clear or not left.any() else HALF_WAY,
+        strength=1.0 if clear or not kept.any() else HALF_WAY,
     )
 
 
@@ -119,7 +119,11 @@ def joined(parts: Partition, numbers: np.ndarray, other: np.ndarray, labels: Ten
 
 
 def even_weights(labels: Tensor, minority: np.ndarray, strength: float = 1.0) -> Tensor:
-    """Weights of samples, (samples,), under which the two parts of a class count the same, or to a power."""
+    """Weights of samples, (samples,), under which the two parts of a class count the same.
+
+    With a strength below 1 they are taken to that power, and a class in two parts then counts a little less
+    than one that is whole.
+    """
     y = labels.numpy()
     cell = 2 * y + minority
     sizes = np.bincount(cell, minlength=2 * int(y.max()) + 2).reshape(-1, 2)  # (classes, 2)

@@ -36,7 +36,10 @@ def train(
 
 
 def even_chances(parts: Partition) -> np.ndarray:
-    """The chance of each sample to be drawn: a class keeps its share, its clusters halve it, (samples,)."""
+    """The chance of each sample to be drawn: a class keeps its share, its clusters halve it, (samples,).
+
+    With a partition of a strength below 1 they divide it as its `sample_weights` say.
+    """
     position, weights = np.searchsorted(parts.classes, parts.labels), sample_weights(parts)
     counts, totals = np.bincount(position), np.bincount(position, weights=weights)
     chances: np.ndarray = weights * (counts / totals)[position] / len(weights)

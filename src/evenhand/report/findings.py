@@ -63,7 +63,7 @@ class Findings:
     lines: tuple[ClassLine, ...]
     unsplit: tuple[tuple[str, str], ...]  # (class, why it was left alone)
     scored: bool  # whether true groups are shown
-    half_way: bool  # whether minorities were repeated less than until both parts were equal
+    strength: float  # of rebalancing; below 1, minorities are repeated less than until both parts are equal
 
 
 def find(study: Study, task: Task | None, prefix: str, budget: int) -> Findings | None:
@@ -90,7 +90,7 @@ def find(study: Study, task: Task | None, prefix: str, budget: int) -> Findings 
             if parts.sizes[i, 1] == 0
         ),
         scored=task is not None and task.train.group is not None and len(task.conflicting) > 0,
-        half_way=parts.strength < 1,
+        strength=parts.strength,
     )
 
 
@@ -113,7 +113,7 @@ def _finding(
         traced = [] if samples is None else samples.indices
         chart = _chart(f"{prefix}-class-{position}", name, losses, majority, minority, traced)
     truth, groups = _truth(task, majority, minority, name)
-    repeated = int(parts.repeated[position])
+    repeated = int(parts.repeated_sizes[position])
     return ClassFinding(
         **_sizes(parts, position, name),
         repeated=repeated,

@@ -46,6 +46,8 @@ def tell(study: Study) -> Story:
     """What was found, and whether it helped."""
     before, after = study.baseline, study.main
     sentences = [*_worst_names(study), *_found(study), *_price(before, after), *_best(study)]
+    if study.scored_on == "validation":
+        sentences.append("There was no test set: the weights were chosen by the samples that are scored.")
     if before is not None and after is not None:
         change = compare(before, after)
         headline = _headline(change, before, after, study.over)
@@ -111,7 +113,8 @@ def _worst_names(study: Study) -> list[str]:
     shown = [variant for variant in (study.baseline, study.main) if variant is not None]
     named = [_worst_of(variant, study.over) for variant in shown]
     sizes = [part["count"] for part in _parts(shown[0].records[0])]
-    tested = f"on {count(sum(sizes), 'test sample')} in {count(len(sizes), study.over, _plural(study.over))}"
+    samples = count(sum(sizes), f"{study.scored_on} sample")
+    tested = f"on {samples} in {count(len(sizes), study.over, _plural(study.over))}"
     if len(set(named)) == 1:
         both = " for both" if len(named) > 1 else ""
         return [f"The worst {study.over}{both} is {named[0]}, measured {tested}."]
@@ -194,7 +197,7 @@ def _stats(study: Study) -> list[Stat]:
     if any(_is_weighted(run) for run in shown.records):
         stats.append(stat("Mean accuracy", "accuracy_weighted", "groups weighted as in training"))
     else:
-        stats.append(stat("Mean accuracy", "accuracy_weighted", "over all test samples"))
+        stats.append(stat("Mean accuracy", "accuracy_weighted", f"over all {study.scored_on} samples"))
     record = study.found
     if record is not None and record.partition is not None:
         found = study.variant_of(record)

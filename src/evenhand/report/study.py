@@ -78,6 +78,11 @@ class Study:
         return "class" if named == {"classes"} else "group"
 
     @cached_property
+    def scored_on(self) -> str:
+        """What the scores are of: "test" samples, or "validation" ones where there is no test set."""
+        return str(self.records[0].config.get("scored_on", "test"))
+
+    @cached_property
     def baseline(self) -> Variant | None:
         """The ERM that others are measured against."""
         return self._chosen(BASELINE)

@@ -120,6 +120,8 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     }
     config = {**identity.content, "seed": run.seed, "stages": stages, "spec": task.spec}
     config.update(full_recipe=dataclasses.asdict(run.recipe), inputs=_inputs(task))
+    if task.test is task.val:
+        config["scored_on"] = "validation"  # there is no test set
     write_json(run.path / "config.json", {**config, "versions": _versions(run.device)})
     weights = {
         name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()

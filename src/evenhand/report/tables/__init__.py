@@ -22,7 +22,7 @@ NAMES = {
     "methods": "groups, hyperparameters and trainings that every method needs (Table B.1)",
     "selected": "the hyperparameters that are selected, the paper's, and the oracle's",
     "cost": "time of the longest run and of the whole search",
-    "compare": "every method with every setting that was run, seed by seed against TAB",
+    "compare": "every method with every setting that was run, seed by seed against TAB or another",
 }
 __all__ = ["NAMES", "Failure", "failures", "make", "make_benches"]
 
@@ -35,13 +35,17 @@ def make(
     by: str | None = None,
     failed: Sequence[Failure] = (),
     root: Path | None = None,
+    against: str | None = None,
 ) -> Table:
     """One of the tables in NAMES; of the `wanted` tasks, else of all that have records.
 
-    `by` is what candidates are selected by, in place of the paper's rule; `root` the folder of the datasets.
+    `by` is what candidates are selected by, in place of the paper's rule; `root` the folder of the datasets;
+    `against` the method that `compare` compares the others with, TAB if none is named.
     """
     if name not in NAMES:
         raise ValueError(f"there is no table {name!r}; there are {', '.join(NAMES)}")
+    if against is not None and name != "compare":
+        raise ValueError(f"--against is for the table compare, got the table {name}; leave it out")
     if name == "methods":
         return table_methods()
     if name == "datasets":
@@ -51,7 +55,11 @@ def make(
     if name == "2":
         return table_two(benches, by)
     if name == "compare":
-        return table_compare(benches, root)
+        methods = sorted({record.method for bench in benches for record in bench.records})
+        if against is not None and against not in methods:
+            there = ", ".join(methods)
+            raise ValueError(f"--against must be a method that was run, {there}, got {against!r}")
+        return table_compare(benches, root, against or "tab")
     return {"1": table_one, "selected": table_selected, "cost": table_cost}[name](benches, by, failed)
 
 

@@ -34,10 +34,11 @@ COLUMNS = (
 Variant = dict[int, Record]  # by seed
 
 
-def table_compare(benches: Sequence[Bench], root: Path | None = None) -> Table:
+def table_compare(benches: Sequence[Bench], root: Path | None = None, against: str = "tab") -> Table:
     """Every variant of a task's runs with its difference to the first, over the seeds that both have.
 
-    `root` is the folder of the datasets, whose test labels the intervals over test samples need.
+    `root` is the folder of the datasets, whose test labels the intervals over test samples need; `against`
+    the method whose variants come first.
     """
     how = (
         "Per cent; mean ± population deviation over seeds. Differences are paired by seed, with Student's "
@@ -47,11 +48,11 @@ def table_compare(benches: Sequence[Bench], root: Path | None = None) -> Table:
         f"Collapsed: seeds with a WGA below {100 * COLLAPSED:g}%. Purity: of the "
         "minority clusters, bias-conflicting samples; identified: of these, the part in minority clusters."
     )
-    sections = [_section(bench, root) for bench in benches]
+    sections = [_section(bench, root, against) for bench in benches]
     return Table("compare", "Variants, seed by seed", COLUMNS, sections, [how])
 
 
-def _section(bench: Bench, root: Path | None) -> Section:
+def _section(bench: Bench, root: Path | None, against: str) -> Section:
     found: dict[str, Variant] = {}
     pairs = {tuple(pair_of(record).items()) for record in bench.records}
     shown = PAIR if len(pairs) > 1 else ()  # learning rate and weight decay, where they differ at all
@@ -59,7 +60,7 @@ def _section(bench: Bench, root: Path | None) -> Section:
         pair = {key: value for key, value in pair_of(record).items() if key in shown}
         settings = named({**dict(sorted(record.config["hyperparameters"].items())), **pair})
         found.setdefault(f"{record.method} {settings}".strip(), {})[record.seed] = record
-    names = sorted(found, key=lambda name: (not name.startswith("tab"), len(name), name))
+    names = sorted(found, key=lambda name: (name.split()[0] != against, len(name), name))
     first = found[names[0]]
     kept = [record for variant in found.values() for record in variant.values()]
     resampled, notes = resample(kept, bench.spec, root) if len(found) > 1 else ({}, [])
