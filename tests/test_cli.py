@@ -51,6 +51,27 @@ def test_the_demo_trains_erm_and_even_and_writes_a_page(evenhand, monkeypatch, t
     assert (tmp_path / "demo" / "report.html").stat().st_size > 5000
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--minutes", "nan"), "--minutes must be 0 or more, got nan"),
+        (("--minutes", "-1"), "--minutes must be 0 or more, got -1"),
+        (("--methods", ""), "methods must be names with commas between, such as erm,tab, got ''"),
+        (("--seeds", "99999999999999999999"), "seeds must be whole numbers below 2**32"),
+        (("--address", "localhost:1"), "--address is for --engine ray; give both, or leave it out"),
+        (("--runs", "a_file"), "--runs must be a folder, but a_file is a file"),
+    ],
+)
+def test_a_bench_refuses_rubbish_before_it_begins(
+    evenhand, monkeypatch, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a_file").write_text("")
+    code, out, err = evenhand("bench", "digits", "--limit", 60, "--epochs", 1, *words)
+    assert code == 2 and message in " ".join(err.split()) and not out
+    assert [path.name for path in tmp_path.iterdir()] == ["a_file"]
+
+
 def test_tasks_and_methods_have_one_line_each(evenhand) -> None:
     for command, name in (("tasks", "digits_even_odd"), ("methods", "tab")):
         code, out, _ = evenhand(command)

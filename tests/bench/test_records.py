@@ -87,6 +87,18 @@ def test_an_unpacked_bench_goes_on_to_the_same_results(made: Path, tmp_path: Pat
     assert metrics(runs) == metrics(made)
 
 
+def test_going_on_leaves_the_curves_that_finished_runs_refer_to(made: Path, tmp_path: Path) -> None:
+    """JTT asks for one epoch of ERM's training, whose weights were left out, so it is begun again."""
+    file, runs = packed(made, tmp_path / "records.zip"), tmp_path / "runs"
+    records.unpack(file, runs)
+    before = {record.path: record.epochs("erm") for record in records.load(runs) if record.method == "erm"}
+    assert before and all(len(rows) > 1 for rows in before.values()), "the test needs longer curves"
+    again = bench(runs, methods=["erm", "jtt:identifier_epochs=1,upweight=2"], seeds=[0])
+    assert run_inline(again).submitted and not again.failures()
+    for path, rows in before.items():
+        assert Record(path).epochs("erm") == rows
+
+
 def test_unpacking_keeps_what_is_there(made: Path, tmp_path: Path) -> None:
     file, runs = packed(made, tmp_path / "records.zip"), tmp_path / "runs"
     shutil.copytree(made, runs)

@@ -142,6 +142,21 @@ def test_variants_of_tab_are_compared_at_every_p(
     assert len(heights(axes_of(drawn)[0])) == len(drawn.data)
 
 
+@pytest.mark.parametrize("name", ["eta", "minibatch"])
+def test_without_the_variant_there_is_nothing_to_compare(records: list[Record], name: str) -> None:
+    plain = [record for record in records if record.method in ("erm", "tab")]
+    assert plots.draw("correlation", plain, ["cmnist"])
+    with pytest.raises(ValueError, match=f"there are no runs for the figure '{name}' of cmnist"):
+        plots.draw(name, plain, ["cmnist"])
+
+
+def test_a_line_above_all_bars_is_inside_the_figure(tmp_path: Path) -> None:
+    made = [write(tmp_path, "erm", {"lr": 1e-3, "weight_decay": w}, wga=0.05) for w in (0.0, 1e-4)]
+    made += [write(tmp_path, "tab", {"lr": 1e-3, "weight_decay": 0.0}, wga=0.7)]
+    drawn = plots.draw("selection", made)
+    assert all(axes.get_ylim()[1] > 70 for axes in axes_of(drawn) if axes.get_title())
+
+
 def test_cost_shows_the_longest_run_and_the_search(records: list[Record]) -> None:
     drawn = plots.draw("cost", records, ["even_odd"])
     assert drawn.data["jtt"] == pytest.approx({"longest": 36, "search": 55})

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from made_bench import curves, whole, write
 from rich.console import Console
 from typer.testing import CliRunner
 
+from evenhand.bench.records import load
 from evenhand.bench.select import gather
 from evenhand.cli import app
 from evenhand.report import formats, paper, tables
@@ -75,7 +77,7 @@ def test_the_same_numbers_stand_in_every_form(records: list[Record]) -> None:
         assert float(row["WGA deviation"]) == wanted["WGA"]["deviation"]
         assert float(row["95% interval low"]) == wanted["95% interval"][0]
     latex = formats.write(table, "latex")
-    assert r"\textbf{83.0 $\pm$ 0.8}" in latex and latex.count(" & ") == 7 * 11
+    assert r"\textbf{83.0 $\pm$ 0.8}" in latex and latex.count(" & ") == 7 * 12
     console = Console(width=140, file=io.StringIO(), force_terminal=False)
     for part in formats.terminal(table):
         console.print(part)
@@ -147,12 +149,40 @@ def test_an_unfinished_bench_says_what_is_missing(tmp_path: Path) -> None:
         note.startswith("Missing: lff, 13 of 14 runs: q=0.05 (seed 1), q=0.1 (seed 0, 1)") for note in notes
     )
     command = next(note for note in notes if note.startswith("Do what is missing with: "))
-    assert command.endswith("evenhand bench even_odd --methods gdro,erm,lff,jtt,masktune,tab --seeds 0,1")
+    words = "evenhand bench even_odd --methods gdro,erm,lff,jtt,masktune,tab --seeds 0,1 --runs"
+    assert command.endswith(f"{words} {tmp_path}")
     assert table.cell("even_odd", "TAB", "WGA").text == ""
     assert table.cell("even_odd", "ERM", "PoU").text == ""  # one candidate has no price
     assert any(
         "PoU and MMS need more than the one candidate that is there of erm and lff" in note for note in notes
     )
+
+
+def test_a_selected_candidate_that_pou_cannot_count_is_said(tmp_path: Path) -> None:
+    for q, wga, val in ((0.05, 0.0, 0.9), (0.1, 0.4, 0.8), (0.25, 0.5, 0.7)):
+        made = [write(tmp_path, "lff", {"q": q, **PAIR}, seed=s, wga=wga, val=val) for s in (0, 1)]
+    table = tables.make("1", load(tmp_path))
+    assert made and table.cell("even_odd", "LfF", "WGA").text == "0.0 ± 0.0"
+    assert table.cell("even_odd", "LfF", "PoU").value["mean"] == pytest.approx(1.25)
+    assert table.cell("even_odd", "LfF", "PoU, of the means").text == "1.25"
+    notes = table.sections[0].notes
+    assert "Candidates with a WGA of zero, dropped from PoU: 1 of lff's 3." in notes
+    assert "The selected candidate of lff is among them: PoU is of the next one." in notes
+
+
+def test_a_seed_without_pseudo_groups_is_said_and_the_others_select(tmp_path: Path) -> None:
+    for q, wrong in ((0.05, 2), (0.1, 0)):
+        for seed in (0, 1):
+            write(tmp_path, "lff", {"q": q, **PAIR}, seed=seed, wga=0.3 + q, wrong=wrong)
+    write(tmp_path, "tab", PAIR, seed=1, pseudo=True)
+    table = tables.make("1", load(tmp_path), by="worst_pseudo_group")
+    assert table.cell("even_odd", "LfF", "WGA").text == "40.0 ± 0.0"
+    (said,) = [note for note in table.sections[0].notes if note.startswith("Selected without")]
+    assert said == "Selected without seed 0, of which no run of tab has left pseudo-groups."
+    for path in tmp_path.glob("*/lff/*-s1"):
+        shutil.rmtree(path)  # no candidate can be judged now
+    table = tables.make("1", load(tmp_path), by="worst_pseudo_group")
+    assert table.cell("even_odd", "LfF", "PoU").text == ""
 
 
 def test_other_recipes_palettes_and_models_are_said(tmp_path: Path) -> None:

@@ -133,6 +133,8 @@ def split_methods(text: str) -> list[str]:
             found[-1] += f",{part}"
         else:
             found.append(part)
+    if not found:
+        raise ValueError(f"methods must be names with commas between, such as erm,tab, got {text!r}")
     return found
 
 

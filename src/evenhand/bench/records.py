@@ -60,6 +60,8 @@ def pack(records: Iterable[Record], out: str | Path, *, failures: Iterable[Path]
 def unpack(file: str | Path, runs: str | Path) -> tuple[int, int]:
     """Put packed runs into a runs folder; gives how many were added and how many were there and are kept."""
     added = kept = 0
+    if Path(runs).exists() and not Path(runs).is_dir():
+        raise ValueError(f"--runs must be a folder, but {runs} is a file")
     for record in load(_zip(Path(file))):
         target = Path(runs, *record.path.parts[-3:])
         with claim(target):

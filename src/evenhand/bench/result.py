@@ -57,12 +57,12 @@ def result(bench: Bench, method: str, by: str | None = None) -> Result:
 
 
 def price(found: Sequence[Candidate], by: str, bench: Bench) -> Price | None:
-    """The price of unawareness of these candidates under a criterion; None if all have WGA zero."""
+    """The price of unawareness of these candidates under a criterion; None if none that has it has a WGA."""
     pseudo = bench.pseudo if by == "worst_pseudo_group" else None
-    wga = scores_on_test(found)
-    if not (wga > 0).any():
+    criterion, wga = scores(found, by, pseudo=pseudo, seeds=seeds_of(found)), scores_on_test(found)
+    if not (np.isfinite(criterion).any(axis=1) & (wga > 0).any(axis=1)).any():
         return None
-    return price_of_unawareness(scores(found, by, pseudo=pseudo, seeds=seeds_of(found)), wga)
+    return price_of_unawareness(criterion, wga)
 
 
 def mean(candidate: Candidate, score: str) -> Mean:

@@ -76,6 +76,12 @@ def bench(
 
     if engine not in ("local", "ray"):
         raise ValueError(f"engine must be local or ray, got {engine!r}")
+    if address is not None and engine != "ray":
+        raise ValueError("--address is for --engine ray; give both, or leave it out")
+    if minutes is not None and not minutes >= 0:
+        raise ValueError(f"--minutes must be 0 or more, got {minutes}")
+    if runs.exists() and not runs.is_dir():
+        raise ValueError(f"--runs must be a folder, but {runs} is a file")
     place = Place(runs.absolute(), data and data.absolute(), device)
     changes = parse_assignments(settings or [])
     if epochs is not None:
@@ -153,8 +159,10 @@ def _tasks(given: list[str], figure: str | None, limit: int | None) -> list[str]
 
 def _seeds(text: str) -> list[int]:
     numbers = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in numbers):
-        raise ValueError(f"seeds must be whole numbers with commas between, such as 0,1,2, got {text!r}")
+    if not all(part.isdecimal() and int(part) < 2**32 for part in numbers):
+        raise ValueError(
+            f"seeds must be whole numbers below 2**32 with commas between, such as 0,1,2, got {text!r}"
+        )
     return list(dict.fromkeys(map(int, numbers)))
 
 

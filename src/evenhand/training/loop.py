@@ -141,7 +141,11 @@ class Training:
         self._save_cost = self._saved_at - now
 
     def _write_log(self) -> None:
-        write_bytes(self.folder / "epochs.jsonl", curve_bytes(self.log))
+        path, curve = self.folder / "epochs.jsonl", curve_bytes(self.log)
+        if not (
+            path.exists() and path.read_bytes().startswith(curve)
+        ):  # finished runs may refer to more of it
+            write_bytes(path, curve)
 
     def snapshot(self, name: str) -> None:
         """Keep the state under the name of the rule that asked for it; the first rank's is everybody's."""

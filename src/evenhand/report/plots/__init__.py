@@ -39,6 +39,8 @@ def _draw(name: str, records: Sequence[Record], wanted: Sequence[str]) -> Drawn 
     if name in SWEPT:
         found = sweep.sweeps(records, wanted, SWEPT[name])
         found = found if wanted else [each for each in found if len(each.benches) > 1]
+        if name != "correlation":  # a comparison with a variant of TAB, which must be there
+            found = [each for each in found if each.scores(SWEPT[name][-1], "wga")]
         if not found:
             return None
         return sweep.correlation(found) if name == "correlation" else sweep.comparison(name, found)

@@ -76,8 +76,8 @@ def selection(bench: Bench) -> Drawn:
     rows = [row for row in (short, *[[name] for name in methods if name not in short]) if row]
     figure = Figure(figsize=(WIDTH, 1.95 * len(rows)), layout="constrained")
     parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
-    highest = max(max(each["wga"]) for each in data.values())
     lines = {name: mean_wga(bench, name) for name in ("erm", "tab") if bench.candidates(name)}
+    highest = max([*lines.values(), *(max(each["wga"]) for each in data.values())])
     for part, row in zip(parts, rows, strict=True):
         ratios = [len(data[name]["wga"]) + 1.5 for name in row]
         axes = part.subplots(1, len(row), squeeze=False, width_ratios=ratios, sharey=True)[0]

@@ -13,6 +13,7 @@ from evenhand.bench.grids import combinations, named, task_recipe
 from evenhand.bench.select import Bench, recipe_changes
 from evenhand.report import paper
 from evenhand.report.words import count, listed
+from evenhand.tasks.source import cache_root
 
 MOST = 3  # settings named in a note; of the rest it says how many
 
@@ -77,6 +78,9 @@ def command(bench: Bench, methods: Sequence[str]) -> str:
     words += ["--seeds", ",".join(str(seed) for seed in bench.seeds)]
     for name, value in recipe_changes(bench).items():
         words += ["--epochs", str(value)] if name == "epochs" else ["--set", f"{name}={_written(value)}"]
+    runs = bench.records[0].path.parents[2]
+    if runs != Path("runs") and not runs.absolute().is_relative_to(cache_root().absolute()):
+        words += ["--runs", str(runs)]  # packed ones lie in the cache, from where no bench goes on
     return shlex.join(words)
 
 
@@ -106,7 +110,7 @@ def _missing(bench: Bench, methods: Sequence[str]) -> list[str]:
             for point, seed in missing:
                 seeds.setdefault(named(point) or "the run", []).append(seed)
             shown = [f"{name} (seed {', '.join(map(str, own))})" for name, own in list(seeds.items())[:MOST]]
-            more = [f"{len(seeds) - MOST} more settings"] if len(seeds) > MOST else []
+            more = [count(len(seeds) - MOST, "more setting")] if len(seeds) > MOST else []
             lines.append(f"Missing: {method}, {len(missing)} of {total} runs: {listed([*shown, *more])}.")
             lacking.append(method)
     return [*lines, f"Do what is missing with: {command(bench, lacking)}"] if lacking else []

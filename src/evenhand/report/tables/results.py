@@ -40,6 +40,7 @@ ONE = (
     Column("WGA, paper", below="WGA"),
     Column("PoU"),
     Column("PoU, paper", below="PoU"),
+    Column("PoU, of the means", below="PoU"),
     Column("MMS"),
     Column("MMS, paper", below="MMS"),
     Column("accuracy, weighted"),
@@ -98,17 +99,25 @@ def _one(bench: Bench, by: str | None, failed: Sequence[Failure]) -> Section:
     for i, column in enumerate(ONE[2:], start=2):
         if column.name != "95% interval":
             mark_best(free, i, lowest=column.name.startswith("PoU"))
+    said = _without_pseudo_groups(bench, by)
     begun = [name for name in methods if _begun(bench, name) and rule(name) == "accuracy"]
-    said = (
-        [f"PoU and MMS need more than the one candidate that is there of {listed(begun)}."] if begun else []
-    )
-    return Section(bench.spec, rows, [*said, *_zeros(bench, methods), *notes.of_task(bench, methods, failed)])
+    if begun:
+        said.append(f"PoU and MMS need more than the one candidate that is there of {listed(begun)}.")
+    zeros = _zeros(bench, methods, by)
+    return Section(bench.spec, rows, [*said, *zeros, *notes.of_task(bench, methods, failed)])
+
+
+def _without_pseudo_groups(bench: Bench, by: str | None) -> list[str]:
+    lacking = [str(seed) for seed in bench.seeds if seed not in bench.pseudo]
+    if by != "worst_pseudo_group" or not lacking:
+        return []
+    return [f"Selected without seed {listed(lacking)}, of which no run of tab has left pseudo-groups."]
 
 
 def _row(bench: Bench, method: str, by: str | None) -> Row:
     compared, _ = paper.counterpart(bench.spec)
     theirs = {name: paper.score(name, method, compared) for name in ("wga", "pou", "mms", "mean_accuracy")}
-    ours: list[Cell] = [EMPTY] * 7
+    ours: list[Cell] = [EMPTY] * 8
     if bench.candidates(method):
         found = result(bench, method, by)
         price = found.pou
@@ -123,11 +132,12 @@ def _row(bench: Bench, method: str, by: str | None) -> Row:
             percents(found.mms) if searched else EMPTY,
             percents(found.accuracy_weighted),
             percents(found.accuracy_balanced),
+            number(price.ratio_of_means, "{:.2f}") if pou and price else EMPTY,
         ]
-    seeds, wga, bounds, pou_cell, mms, weighted, balanced = ours
+    seeds, wga, bounds, pou_cell, mms, weighted, balanced, of_means = ours
     return [
         words(method_title(method)), seeds, wga, bounds, percents(theirs["wga"]), pou_cell,
-        ratio(theirs["pou"]), mms, percents(theirs["mms"]), weighted, balanced,
+        ratio(theirs["pou"]), of_means, mms, percents(theirs["mms"]), weighted, balanced,
         percents(theirs["mean_accuracy"]),
     ]  # fmt: skip
 
@@ -137,15 +147,20 @@ def _begun(bench: Bench, method: str) -> bool:
     return len(bench.candidates(method)) == 1 and len(combinations(bench.grid(method) or {})) > 1
 
 
-def _zeros(bench: Bench, methods: Sequence[str]) -> list[str]:
+def _zeros(bench: Bench, methods: Sequence[str], by: str | None) -> list[str]:
     """Candidates that PoU cannot count."""
-    dropped = []
+    dropped, selected = [], []
     for method in methods:
         found = bench.candidates(method)
         zero = [each for each in found if all(_wga(record) == 0 for record in each.records.values())]
         if zero and rule(method) == "accuracy":
             dropped.append(f"{len(zero)} of {method}'s {len(found)}")
-    return [f"Candidates with a WGA of zero, dropped from PoU: {', '.join(dropped)}."] if dropped else []
+            if result(bench, method, by).selected in zero and len(zero) < len(found):
+                selected.append(method)
+    lines = [f"Candidates with a WGA of zero, dropped from PoU: {', '.join(dropped)}."] if dropped else []
+    if selected:
+        lines.append(f"The selected candidate of {listed(selected)} is among them: PoU is of the next one.")
+    return lines
 
 
 def _wga(record: Record) -> float:
