@@ -72,6 +72,13 @@ def test_a_bench_refuses_rubbish_before_it_begins(
     assert [path.name for path in tmp_path.iterdir()] == ["a_file"]
 
 
+def test_a_bench_under_torchrun_is_refused(evenhand, monkeypatch) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "here"), ("MASTER_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    code, _, err = evenhand("bench", "digits", "--dry-run")
+    assert code == 2 and "run it without torchrun" in " ".join(err.split())
+
+
 def test_tasks_and_methods_have_one_line_each(evenhand) -> None:
     for command, name in (("tasks", "digits_even_odd"), ("methods", "tab")):
         code, out, _ = evenhand(command)

@@ -243,7 +243,7 @@ def test_variants_are_compared_with_the_method_that_is_named(tmp_path: Path) -> 
     scores = {"erm": (0.2, 0.3), "tab": (0.5, 0.6), "even": (0.7, 0.9)}
     made = [write(tmp_path, m, PAIR, seed=s, wga=w) for m, each in scores.items() for s, w in enumerate(each)]
     table = tables.make("compare", made, root=tmp_path, against="erm")
-    assert [row[0].text for row in table.sections[0].rows] == ["erm", "tab", "even"]
+    assert [row[0].text for row in table.sections[0].rows] == ["erm", "even", "tab"]
     assert table.cell("even_odd", "tab", "more than the first").text == "+30.0"
     assert table.cell("even_odd", "even", "more than the first").text == "+55.0"
     with pytest.raises(ValueError, match="must be a method that was run, erm, even, tab, got 'jtt'"):

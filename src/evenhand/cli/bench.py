@@ -72,10 +72,13 @@ def bench(
     from evenhand.bench import show, summary
     from evenhand.bench.launch import launch
     from evenhand.bench.work import Place
+    from evenhand.core import ranks
     from evenhand.training.plugins import parse_assignments
 
     if engine not in ("local", "ray"):
         raise ValueError(f"engine must be local or ray, got {engine!r}")
+    if ranks.launched():
+        raise ValueError("a bench starts its own processes, --jobs of them; run it without torchrun")
     if address is not None and engine != "ray":
         raise ValueError("--address is for --engine ray; give both, or leave it out")
     if minutes is not None and not minutes >= 0:

@@ -60,11 +60,17 @@ def _section(bench: Bench, root: Path | None, against: str) -> Section:
         pair = {key: value for key, value in pair_of(record).items() if key in shown}
         settings = named({**dict(sorted(record.config["hyperparameters"].items())), **pair})
         found.setdefault(f"{record.method} {settings}".strip(), {})[record.seed] = record
-    names = sorted(found, key=lambda name: (name.split()[0] != against, len(name), name))
+    names = sorted(found, key=lambda name: _place(name, against))
     first = found[names[0]]
     kept = [record for variant in found.values() for record in variant.values()]
     resampled, notes = resample(kept, bench.spec, root) if len(found) > 1 else ({}, [])
     return Section(bench.spec, [_row(name, found[name], first, resampled) for name in names], notes)
+
+
+def _place(name: str, against: str) -> tuple[bool, bool, str, int, str]:
+    """The method to compare with comes first, then ERM; of a method, the variants with few settings."""
+    method = name.split()[0]
+    return method != against, method != "erm", method, len(name), name
 
 
 def _row(name: str, variant: Variant, first: Variant, resampled: Resampled) -> Row:
