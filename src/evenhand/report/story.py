@@ -31,6 +31,7 @@ class Stat:
     value: str
     before: str  # the baseline's, or empty
     note: str
+    fell: bool = False  # below the baseline's
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,8 @@ def _stats(study: Study) -> list[Stat]:
 
     def stat(name: str, score: str, note: str) -> Stat:
         old = percent(reference.mean(score)) if reference else ""
-        return Stat(name, percent(shown.mean(score)), old, note)
+        fell = reference is not None and shown.mean(score) < reference.mean(score)
+        return Stat(name, percent(shown.mean(score)), old, note, fell)
 
     worst_note = _interval_note(shown)
     stats = [stat(f"Worst {study.over}", "wga", worst_note)]
