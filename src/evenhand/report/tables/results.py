@@ -185,7 +185,7 @@ def table_two(benches: Sequence[Bench], by: str | None = None) -> Table:
     if any(paper.identification("bc_identified", paper.counterpart(bench.spec)[0]) for bench in benches):
         explained += (
             " Three of the four shares in D' that the paper prints are well above half, which balancing does "
-            "not exceed at the shares it identifies; on cMNIST ours is near as purity."
+            "not exceed at the shares it identifies."
         )
     title = "Bias-conflicting samples: represented and identified"
     return Table("2", title, TWO, [Section("", rows, said)], [explained])
