@@ -117,7 +117,7 @@ def test_a_figure_says_what_is_run(evenhand, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["bench"], "name at least one task"),
-        (["bench", "mine.tiny", "--seeds", "0,x"], "seeds must be whole numbers with commas between"),
+        (["bench", "mine.tiny", "--seeds", "0,x"], "seeds must be whole numbers below 2"),
         (["bench", "mine.tiny", "--methods", "tab:summary=loss"], "add --no-search"),
         (["bench", "mine.tiny", "--engine", "slurm"], "engine must be local or ray, got 'slurm'"),
         (["bench", "mine.tiny", "--methods", "jt"], "unknown method 'jt'"),
