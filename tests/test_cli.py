@@ -59,7 +59,8 @@ def test_the_demo_trains_erm_and_even_and_writes_a_page(evenhand, monkeypatch, t
         (("--methods", ""), "methods must be names with commas between, such as erm,tab, got ''"),
         (("--seeds", "99999999999999999999"), "seeds must be whole numbers below 2**32"),
         (("--address", "localhost:1"), "--address is for --engine ray; give both, or leave it out"),
-        (("--runs", "a_file"), "--runs must be a folder, but a_file is a file"),
+        (("--runs", "a_file"), "--runs must be a folder, got the file 'a_file'; name another place"),
+        (("--runs", "a_file/runs"), "a_file on the way to a_file/runs is a file; name another place"),
     ],
 )
 def test_a_bench_refuses_rubbish_before_it_begins(

@@ -287,7 +287,7 @@ def test_the_page_says_how_far_minorities_were_repeated(tmp_path: Path, strength
     found = Page(build([record], tmp_path / "p.html", load_task=lambda _: None).read_text())
     assert ("The parts are hardly of two kinds:" in found.words) == (strength < 1)
     wanted = large if strength == 1 else round((large * small) ** 0.5)
-    how = "rebalanced" if strength == 1 else "rebalanced half way"
+    how = "rebalanced" if strength == 1 else "rebalanced in part"
     assert f"{how} {large} and {wanted}" in found.words, (large, small)
 
 

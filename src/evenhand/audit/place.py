@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from evenhand.training.store import Damaged, read_json
+from evenhand.training.store import Damaged, check_folder, read_json
 
 OWN_NAMES = (
     "baseline", "balanced", "curves.npz", "indices.npy", "report.html", "runs", "samples.csv", "summary.json",
@@ -17,15 +17,8 @@ WRITING = ".evenhand-audit"  # lies in the folder while its files are written
 
 def check_place(out: Path) -> None:
     """Refuse, before anything is trained, a place that cannot be written or that holds other files."""
-    place = out.absolute()
-    if place.exists() and not place.is_dir():
-        raise ValueError(f"--out must be a folder, got the file {out}; name another place")
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir():
-        raise ValueError(
-            f"--out must be a folder, but {place} on the way to {out} is a file; name another place"
-        )
+    check_folder(out, "--out")
+    place = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
     try:
         tempfile.TemporaryDirectory(dir=place, prefix=".evenhand-").cleanup()
     except OSError as error:

@@ -15,7 +15,7 @@ from evenhand.core.arrays import read_arrays
 from evenhand.tasks import archives
 from evenhand.training import journal, seal
 from evenhand.training.record import Record, find, is_finished
-from evenhand.training.store import claim, write_bytes
+from evenhand.training.store import check_folder, claim, write_bytes
 
 # metrics.json last: unpacked in this order, its existence means that the run is complete.
 SMALL = ("config.json", "dynamics.json", "timing.json", "metrics.json")
@@ -60,8 +60,7 @@ def pack(records: Iterable[Record], out: str | Path, *, failures: Iterable[Path]
 def unpack(file: str | Path, runs: str | Path) -> tuple[int, int]:
     """Put packed runs into a runs folder; gives how many were added and how many were there and are kept."""
     added = kept = 0
-    if Path(runs).exists() and not Path(runs).is_dir():
-        raise ValueError(f"--runs must be a folder, but {runs} is a file")
+    check_folder(runs, "--runs")
     for record in load(_zip(Path(file))):
         target = Path(runs, *record.path.parts[-3:])
         with claim(target):

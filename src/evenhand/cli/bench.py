@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, Verbose, app, console, say
+from evenhand.cli.common import MOST_SEED, Data, Device, Json, Limit, Quiet, Runs, Verbose, app, console, say
 
 if TYPE_CHECKING:
     from evenhand.bench.agenda import Agenda
@@ -74,6 +74,7 @@ def bench(
     from evenhand.bench.work import Place
     from evenhand.core import ranks
     from evenhand.training.plugins import parse_assignments
+    from evenhand.training.store import check_folder
 
     if engine not in ("local", "ray"):
         raise ValueError(f"engine must be local or ray, got {engine!r}")
@@ -83,8 +84,7 @@ def bench(
         raise ValueError("--address is for --engine ray; give both, or leave it out")
     if minutes is not None and not minutes >= 0:
         raise ValueError(f"--minutes must be 0 or more, got {minutes}")
-    if runs.exists() and not runs.is_dir():
-        raise ValueError(f"--runs must be a folder, but {runs} is a file")
+    check_folder(runs, "--runs")
     place = Place(runs.absolute(), data and data.absolute(), device)
     changes = parse_assignments(settings or [])
     if epochs is not None:
@@ -162,7 +162,7 @@ def _tasks(given: list[str], figure: str | None, limit: int | None) -> list[str]
 
 def _seeds(text: str) -> list[int]:
     numbers = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) < 2**32 for part in numbers):
+    if not all(part.isdecimal() and int(part) <= MOST_SEED for part in numbers):
         raise ValueError(
             f"seeds must be whole numbers below 2**32 with commas between, such as 0,1,2, got {text!r}"
         )

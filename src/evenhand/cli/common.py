@@ -21,7 +21,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-Seed = Annotated[int, typer.Option(help="Initial weights and batch order depend on it.", min=0)]
+MOST_SEED = 2**32 - 1
+Seed = Annotated[
+    int, typer.Option(help="Initial weights and batch order depend on it.", min=0, max=MOST_SEED)
+]
 Runs = Annotated[Path, typer.Option(help="Where runs are kept; a finished one is never done again.")]
 Data = Annotated[
     Path | None, typer.Option(help="The folder that holds the datasets.", envvar="EVENHAND_DATA")

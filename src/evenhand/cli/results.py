@@ -48,8 +48,7 @@ def table(
     from evenhand.bench.select import CRITERIA
     from evenhand.report import formats, tables
 
-    if name not in tables.NAMES:
-        raise ValueError(f"there is no table {name!r}; there are {', '.join(tables.NAMES)}")
+    tables.check(name)
     if by is not None and by not in CRITERIA:
         raise ValueError(f"--by must be one of {', '.join(CRITERIA)}, got {by!r}")
     if form is not None and form not in formats.FORMATS:

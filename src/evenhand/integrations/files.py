@@ -14,7 +14,7 @@ import evenhand
 from evenhand.core.arrays import read_array
 from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance, sample_weights
-from evenhand.training.store import write_bytes, write_json
+from evenhand.training.store import check_folder, write_bytes, write_json
 
 _ROWS = 1 << 16  # of a table, written at once
 
@@ -25,8 +25,7 @@ def partition_files(losses: Path, labels: Path, out: Path, *, seed: int = 0) -> 
     `losses` is an .npy file, (samples, epochs), which is memory-mapped; `labels` one of (samples,) whole
     numbers or strings. Nothing is written before the partition is known. Gives what summary.json holds.
     """
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out must be a folder, got the file {out}; name another place")
+    check_folder(out, "--out")
     histories, names = _read(losses, "losses"), _read(labels, "labels")
     if histories.ndim != 2:
         raise ValueError(

@@ -31,7 +31,7 @@ from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_whole, set_damage_aside
 from evenhand.training.run import Run
 from evenhand.training.scoring import score
-from evenhand.training.store import claim_together, json_bytes, write_bytes, write_json
+from evenhand.training.store import check_folder, claim_together, json_bytes, write_bytes, write_json
 
 log = logging.getLogger("evenhand")
 
@@ -56,8 +56,7 @@ def execute(
         raise ValueError(f"seed must not be negative, got {seed}")
     where = join_ranks(device)
     identity = identify(task, method, hyperparameters or {}, recipe, where)
-    if Path(runs).exists() and not Path(runs).is_dir():
-        raise ValueError(f"runs must be a folder, got the file {str(runs)!r}; name another place")
+    check_folder(runs, "runs")
     path = identity.folder(runs, seed)
     if ranks.from_first(lambda: is_whole(path)):
         journal.detail("reused the finished run %s", path)

@@ -142,9 +142,8 @@ class Training:
 
     def _write_log(self) -> None:
         path, curve = self.folder / "epochs.jsonl", curve_bytes(self.log)
-        if not (
-            path.exists() and path.read_bytes().startswith(curve)
-        ):  # finished runs may refer to more of it
+        # Unpacked records come without checkpoints, and finished runs may refer to more of the same curve.
+        if not path.exists() or not path.read_bytes().startswith(curve):
             write_bytes(path, curve)
 
     def snapshot(self, name: str) -> None:

@@ -45,6 +45,18 @@ def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def check_folder(place: str | Path, name: str) -> None:
+    """Refuse a place where no folder can be, because it or something on the way to it is a file."""
+    path = Path(place).absolute()
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{name} must be a folder, got the file {str(place)!r}; name another place")
+    way = next(each for each in path.parents if each.exists())
+    if not way.is_dir():
+        raise ValueError(
+            f"{name} must be a folder, but {way} on the way to {place} is a file; name another place"
+        )
+
+
 def json_bytes(content: Any) -> bytes:
     """JSON whose bytes depend on nothing but the content."""
     return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()

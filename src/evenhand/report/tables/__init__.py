@@ -24,7 +24,7 @@ NAMES = {
     "cost": "time of the longest run and of the whole search",
     "compare": "every method with every setting that was run, seed by seed against TAB or another",
 }
-__all__ = ["NAMES", "Failure", "failures", "make", "make_benches"]
+__all__ = ["NAMES", "Failure", "check", "failures", "make", "make_benches"]
 
 
 def make(
@@ -42,8 +42,7 @@ def make(
     `by` is what candidates are selected by, in place of the paper's rule; `root` the folder of the datasets;
     `against` the method that `compare` compares the others with, TAB if none is named.
     """
-    if name not in NAMES:
-        raise ValueError(f"there is no table {name!r}; there are {', '.join(NAMES)}")
+    check(name)
     if against is not None and name != "compare":
         raise ValueError(f"--against is for the table compare, got the table {name}; leave it out")
     if name == "methods":
@@ -61,6 +60,12 @@ def make(
             raise ValueError(f"--against must be a method that was run, {there}, got {against!r}")
         return table_compare(benches, root, against or "tab")
     return {"1": table_one, "selected": table_selected, "cost": table_cost}[name](benches, by, failed)
+
+
+def check(name: str) -> None:
+    """Raise for a table that there is not."""
+    if name not in NAMES:
+        raise ValueError(f"there is no table {name!r}; there are {', '.join(NAMES)}")
 
 
 def make_benches(records: Sequence[Record], wanted: Sequence[str]) -> list[Bench]:

@@ -108,10 +108,11 @@ def _one(bench: Bench, by: str | None, failed: Sequence[Failure]) -> Section:
 
 
 def _without_pseudo_groups(bench: Bench, by: str | None) -> list[str]:
-    lacking = [str(seed) for seed in bench.seeds if seed not in bench.pseudo]
-    if by != "worst_pseudo_group" or not lacking:
+    if by != "worst_pseudo_group":
         return []
-    return [f"Selected without seed {listed(lacking)}, of which no run of tab has left pseudo-groups."]
+    lacking = [str(seed) for seed in bench.seeds if seed not in bench.pseudo]
+    without = f"Selected without seed {listed(lacking)}, of which no run of tab has left pseudo-groups."
+    return [without] if lacking else []
 
 
 def _row(bench: Bench, method: str, by: str | None) -> Row:
