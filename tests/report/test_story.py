@@ -69,6 +69,10 @@ def test_the_sentences_name_the_worst_group_and_the_price(tmp_path: Path) -> Non
     assert "The worst group is “g” for ERM and “h” for TAB, measured on 400 test samples in 2 groups." in text
     assert "TAB set apart 4 of 40 training samples (10.0%)" in text
     assert "Mean accuracy went from 95.0% to 90.0% (−5.0 points)." in text
+    assert [(stat.name, stat.fell) for stat in tell(study).stats[:2]] == [
+        ("Worst group", False),
+        ("Mean accuracy", True),
+    ]
 
 
 def test_worst_groups_that_differ_by_seed_are_all_named(tmp_path: Path) -> None:
