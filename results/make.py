@@ -29,9 +29,10 @@ def main() -> None:
         )
     (HERE / "tables.md").write_text("\n".join(text), encoding="utf-8")
     (HERE / "figures").mkdir(exist_ok=True)
+    sweep = load(HERE / "studies/digits_sweep.zip")
     for name in plots.FIGURES:
         if name in SWEPT:
-            draw(name, records)
+            draw(name, sweep, "digits_even_odd")
         else:
             for task in sorted({str(record.config["spec"]) for record in records}):
                 draw(name, records, task)
