@@ -124,6 +124,8 @@ def test_a_figure_says_what_is_run(evenhand, tmp_path: Path) -> None:
         (["bench", "digit"], "unknown task 'digit'"),
         (["bench", "mine.tiny", "--set", "speed=1"], "a recipe has no 'speed'; it has"),
         (["bench", "mine.tiny", "--set", "speed"], "expected name=value, got 'speed'"),
+        (["bench", "mine.tiny", "--set", "model=cmn"], "unknown model 'cmn'; known models are cnn"),
+        (["bench", "mine.tiny", "--set", "model=no.module:make"], "cannot find the model 'no.module:make'"),
         (["bench", "digits", "--figure", "mona_lisa"], "there is no figure 'mona_lisa'"),
         (["bench", "digits", "--figure", "cost", "--methods", "erm"], "leave --methods out"),
         (["pack", "--runs", "nowhere"], "nowhere should be a runs folder or a packed .zip file"),

@@ -246,7 +246,11 @@ def test_variants_are_compared_with_the_method_that_is_named(tmp_path: Path) -> 
     assert [row[0].text for row in table.sections[0].rows] == ["erm", "even", "tab"]
     assert table.cell("even_odd", "tab", "more than the first").text == "+30.0"
     assert table.cell("even_odd", "even", "more than the first").text == "+55.0"
-    with pytest.raises(ValueError, match="must be a method that was run, erm, even, tab, got 'jtt'"):
+    lasting = [write(tmp_path, "even", {"keep": "last", **PAIR}, seed=s, wga=0.1) for s in (0, 1)]
+    table = tables.make("compare", [*made, *lasting], root=tmp_path, against="even keep=last")
+    assert [row[0].text for row in table.sections[0].rows] == ["even keep=last", "erm", "even", "tab"]
+    assert table.cell("even_odd", "erm", "more than the first").text == "+15.0"
+    with pytest.raises(ValueError, match="must be one of erm; tab; even; or its method; got 'jtt'"):
         tables.make("compare", made, root=tmp_path, against="jtt")
     with pytest.raises(ValueError, match="--against is for the table compare, got the table 1"):
         tables.make("1", made, against="erm")

@@ -73,6 +73,7 @@ def bench(
     from evenhand.bench.launch import launch
     from evenhand.bench.work import Place
     from evenhand.core import ranks
+    from evenhand.training import models
     from evenhand.training.plugins import parse_assignments
     from evenhand.training.store import check_folder
 
@@ -87,6 +88,8 @@ def bench(
     check_folder(runs, "--runs")
     place = Place(runs.absolute(), data and data.absolute(), device)
     changes = parse_assignments(settings or [])
+    if "model" in changes:
+        models.check_name(str(changes["model"]))
     if epochs is not None:
         changes["epochs"] = epochs
     agenda = _agenda(

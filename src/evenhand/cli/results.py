@@ -37,7 +37,8 @@ def table(
         ),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(help="compare: the method that the others are compared with, such as erm.")
+        str | None,
+        typer.Option(help="compare: what the others are compared with, such as erm, or a name in the table."),
     ] = None,
     form: Annotated[str | None, typer.Option("--format", help="md, csv, latex or json.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,

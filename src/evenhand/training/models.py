@@ -107,6 +107,7 @@ def linear(shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 def _builder(name: str, shape: tuple[int, ...]) -> Callable[[int], nn.Module]:
     """What makes the model, given the number of classes; all that can be wrong with a name is said here."""
+    check_name(name)
     if name in OWN:
         if name == "cnn" and len(shape) != 3:
             raise ValueError(
@@ -117,16 +118,24 @@ def _builder(name: str, shape: tuple[int, ...]) -> Callable[[int], nn.Module]:
     if ":" in name:
         function = own_function(name)
         return lambda num_classes: call_own(name, function, shape, num_classes)
-    models = _torchvision_models()
-    known = [each for each in models.list_models(module=models) if each not in AUXILIARY]
-    if name not in known:
-        raise ValueError(
-            f"unknown model {name!r}; known models are {', '.join([*OWN, *known])}, "
-            "or package.module:function for your own"
-        )
     if len(shape) != 3 or shape[0] != 3:
         raise ValueError(f"{name} takes images with 3 channels, got shape {shape}; use cnn, mlp or linear")
+    models = _torchvision_models()
     return lambda num_classes: models.get_model(name, weights=None, num_classes=num_classes)
+
+
+def check_name(name: str) -> None:
+    """Raise for a name that no model has."""
+    if ":" in name:
+        own_function(name)
+    elif name not in OWN:
+        models = _torchvision_models()
+        known = [each for each in models.list_models(module=models) if each not in AUXILIARY]
+        if name not in known:
+            raise ValueError(
+                f"unknown model {name!r}; known models are {', '.join([*OWN, *known])}, "
+                "or package.module:function for your own"
+            )
 
 
 def own_function(name: str) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from evenhand.report.plots.style import (
     RULE,
     SOFT,
     Drawn,
+    epoch_axis,
     finish,
     new,
     percent_axis,
@@ -132,7 +133,7 @@ def validation(found: Dynamics) -> Drawn:
     for panel, (title, curves) in zip(axes[0], panels, strict=True):
         _zoned(panel, 100 * curves, zone)
         panel.set_title(title)
-        panel.set_xlabel("epoch")
+        epoch_axis(panel)
         percent_axis(panel, high=None)
     shaded = (
         f" Shaded, epochs {zone[0] + 1} to {zone[1] + 1}: conflicting accuracy ends higher than it began "
@@ -183,7 +184,7 @@ def training(found: Sequence[Dynamics]) -> Drawn:
     loss.set_ylim(bottom=0)
     loss.legend(loc="upper right")
     for panel in (wrong, loss):
-        panel.set_xlabel("epoch")
+        epoch_axis(panel)
     if len(found) > 1:
         wrong.legend(loc="upper right")
     title = f"How {' and '.join(task.spec for task in found)} is learned"

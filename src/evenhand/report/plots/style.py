@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from evenhand.training.store import write_bytes
 
@@ -163,7 +164,15 @@ def legend_above(axes: Axes, handles: list[Any]) -> None:
     axes.figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), columnspacing=1.2)
 
 
+def epoch_axis(axes: Axes) -> None:
+    """An axis of whole epochs."""
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+
+
 def percent_axis(axes: Axes, low: float | None = None, high: float | None = 100) -> None:
-    """An axis of per cents."""
-    axes.set_ylim(bottom=low, top=high)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+    """An axis of per cents; a limit of None fits what is drawn, with at least a point of height."""
+    bottom, top = axes.get_ylim()
+    slack = max(0.0, 1 - (top - bottom)) / 2
+    axes.set_ylim(bottom - slack if low is None else low, top + slack if high is None else high)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}%" if 0 <= value <= 100 else "")

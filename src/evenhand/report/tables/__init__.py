@@ -40,7 +40,7 @@ def make(
     """One of the tables in NAMES; of the `wanted` tasks, else of all that have records.
 
     `by` is what candidates are selected by, in place of the paper's rule; `root` the folder of the datasets;
-    `against` the method that `compare` compares the others with, TAB if none is named.
+    `against` the method or variant that `compare` compares the others with, TAB if none is named.
     """
     check(name)
     if against is not None and name != "compare":
@@ -54,11 +54,7 @@ def make(
     if name == "2":
         return table_two(benches, by)
     if name == "compare":
-        methods = sorted({record.method for bench in benches for record in bench.records})
-        if against is not None and against not in methods:
-            there = ", ".join(methods)
-            raise ValueError(f"--against must be a method that was run, {there}, got {against!r}")
-        return table_compare(benches, root, against or "tab")
+        return table_compare(benches, root, against)
     return {"1": table_one, "selected": table_selected, "cost": table_cost}[name](benches, by, failed)
 
 

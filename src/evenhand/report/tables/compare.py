@@ -34,11 +34,11 @@ COLUMNS = (
 Variant = dict[int, Record]  # by seed
 
 
-def table_compare(benches: Sequence[Bench], root: Path | None = None, against: str = "tab") -> Table:
+def table_compare(benches: Sequence[Bench], root: Path | None = None, against: str | None = None) -> Table:
     """Every variant of a task's runs with its difference to the first, over the seeds that both have.
 
     `root` is the folder of the datasets, whose test labels the intervals over test samples need; `against`
-    the method whose variants come first.
+    the method whose variants come first, or one variant by the name that the table gives it.
     """
     how = (
         "Per cent; mean ± population deviation over seeds. Differences are paired by seed, with Student's "
@@ -48,11 +48,15 @@ def table_compare(benches: Sequence[Bench], root: Path | None = None, against: s
         f"Collapsed: seeds with a WGA below {100 * COLLAPSED:g}%. Purity: of the "
         "minority clusters, bias-conflicting samples; identified: of these, the part in minority clusters."
     )
-    sections = [_section(bench, root, against) for bench in benches]
+    found = {bench.spec: _variants(bench) for bench in benches}
+    names = {name: None for variants in found.values() for name in variants}
+    if against is not None and not any(against in (name, name.split()[0]) for name in names):
+        raise ValueError(f"--against must be one of {'; '.join(names)}; or its method; got {against!r}")
+    sections = [_section(bench, found[bench.spec], root, against or "tab") for bench in benches]
     return Table("compare", "Variants, seed by seed", COLUMNS, sections, [how])
 
 
-def _section(bench: Bench, root: Path | None, against: str) -> Section:
+def _variants(bench: Bench) -> dict[str, Variant]:
     found: dict[str, Variant] = {}
     pairs = {tuple(pair_of(record).items()) for record in bench.records}
     shown = PAIR if len(pairs) > 1 else ()  # learning rate and weight decay, where they differ at all
@@ -60,6 +64,10 @@ def _section(bench: Bench, root: Path | None, against: str) -> Section:
         pair = {key: value for key, value in pair_of(record).items() if key in shown}
         settings = named({**dict(sorted(record.config["hyperparameters"].items())), **pair})
         found.setdefault(f"{record.method} {settings}".strip(), {})[record.seed] = record
+    return found
+
+
+def _section(bench: Bench, found: dict[str, Variant], root: Path | None, against: str) -> Section:
     names = sorted(found, key=lambda name: _place(name, against))
     first = found[names[0]]
     kept = [record for variant in found.values() for record in variant.values()]
@@ -68,9 +76,9 @@ def _section(bench: Bench, root: Path | None, against: str) -> Section:
 
 
 def _place(name: str, against: str) -> tuple[bool, bool, str, int, str]:
-    """The method to compare with comes first, then ERM; of a method, the variants with few settings."""
+    """What to compare with comes first, then ERM; of a method, the variants with few settings."""
     method = name.split()[0]
-    return method != against, method != "erm", method, len(name), name
+    return against not in (name, method), method != "erm", method, len(name), name
 
 
 def _row(name: str, variant: Variant, first: Variant, resampled: Resampled) -> Row:
