@@ -161,8 +161,27 @@ def test_a_minority_of_one_is_none() -> None:
     assert clear.sizes.tolist() == [[21, 0], [20, 2]]
     assert clear.minority.tolist() == [False] * 41 + [True] * 2
     assert clear.unsplit == {0: "split no clearer than by one odd sample"} and clear.strength == 1
+    assert clear.separation.tolist() == [0, 1], "nothing is separated in a class that is left whole"
     none = even.as_far_as_clear(partition(errors[:21], labels[:21]), errors[:21])
     assert not none.minority.any() and none.strength == 1, "no split is left, so there is nothing to doubt"
+
+
+@pytest.mark.parametrize(("error", "found"), [(0.73, 0), (0.75, 2)])
+def test_two_samples_are_a_minority_if_they_explain_more_than_one_could(error: float, found: int) -> None:
+    """Of 22 samples, two that err explain 2 * 20 / 22 times the square of their error: 0.97 and 1.02."""
+    errors = np.array([0.0] * 20 + [error] * 2, np.float32)
+    parts = even.as_far_as_clear(partition(errors, np.zeros(22, int)), errors)
+    assert parts.sizes.tolist() == [[22 - found, found]]
+
+
+@pytest.mark.parametrize(("power", "strength"), [(1.05, 0.5), (0.95, 1.0)])
+def test_what_explains_more_than_an_even_spread_is_clear(power: float, strength: float) -> None:
+    """Of the powers of evenly spread numbers a cut explains (2 k + 1) / (k + 1)^2: 0.738 and 0.763."""
+    spread = np.linspace(-1, 1, 1001)
+    errors = (0.5 + np.sign(spread) * abs(spread) ** power / 2).astype(np.float32)
+    parts = even.as_far_as_clear(partition(errors, np.zeros(1001, int)), errors)
+    assert parts.separation[0] == pytest.approx((2 * power + 1) / (power + 1) ** 2, abs=0.001)
+    assert parts.strength == strength
 
 
 def test_samples_that_are_more_or_less_hard_are_rebalanced_half_way() -> None:
@@ -265,3 +284,32 @@ def test_the_numbers_are_those_of_the_summary(tmp_path: Path) -> None:
     wanted = partition(summarise(run.stages["identifier"].losses, "loss"), run.train.y)
     np.testing.assert_array_equal(run.partition.minority, wanted.minority)
     assert np.array_equal(run.balanced, rebalance(wanted, seed=0))
+
+
+def test_validation_samples_are_told_apart_by_the_same_numbers(tmp_path: Path, monkeypatch) -> None:
+    run = make_run(made_task(0.95), tmp_path)
+    asked = asked_of(run, monkeypatch)
+    even.train(run, summary="loss")
+    losses, val_losses = (
+        summarise(each, "loss")
+        for each in (run.stages["identifier"].losses, run.stages["identifier"].val_losses)
+    )
+    minority = even.joined(run.partition, losses, val_losses, run.val.y)
+    assert minority.any(), "the test needs a validation minority"
+    assert torch.equal(asked["choose"], even.even_weights(run.val.y, minority))
+
+
+@pytest.mark.parametrize("identifier", ["confident", "erm"])
+def test_which_trainings_wait_for_what_and_begin_again(tmp_path: Path, monkeypatch, identifier: str) -> None:
+    """The identifier until training accuracy rests, the second as the recipe says; ERM's is shared as it is."""
+    run, asked = make_run(small_task(), tmp_path), []
+    fit = run.fit
+
+    def noted(stage: str, *given, **settings):
+        asked.append((stage, settings.get("stop", "val"), settings.get("again", False)))
+        return fit(stage, *given, **settings)
+
+    monkeypatch.setattr(run, "fit", noted)
+    even.train(run, identifier=identifier)
+    first = ("erm", "train", False) if identifier == "erm" else ("identifier", "train", True)
+    assert asked == [first, ("model", "val", True)]

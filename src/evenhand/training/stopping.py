@@ -104,4 +104,4 @@ class Rules:
         top = max([*earlier, new], key=lambda check: check.accuracy)
         floor = top.accuracy - max(POINT, top.error)
         self.checks = [check for check in [*earlier, new] if check.accuracy >= floor]
-        return max(reversed(self.checks), key=lambda check: (check.score, check.accuracy)).weights
+        return max(self.checks, key=lambda check: (check.score, check.accuracy)).weights
