@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 from shortcut import shortcut_task
@@ -11,6 +12,8 @@ from evenhand import Task
 
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # they hold no doctests, and share one name
 
+hypothesis.settings.register_profile("patient", deadline=None)  # the machine may be busy
+hypothesis.settings.load_profile("patient")
 torch.set_num_threads(1)  # tiny models: threads would only wait for each other
 
 

@@ -160,6 +160,12 @@ def test_a_class_that_only_validation_has_is_refused() -> None:
         evenhand.fit(make_model, train, val, recipe=RECIPE)
 
 
+def test_a_single_class_is_refused() -> None:
+    alone = TensorDataset(torch.zeros(8, 4), torch.ones(8, dtype=torch.long))
+    with pytest.raises(ValueError, match="must have samples of two classes or more, got only label 1"):
+        evenhand.fit(make_model, alone, recipe=RECIPE)
+
+
 def test_holding_out_keeps_every_class_and_every_sample_once() -> None:
     split = evenhand.Split(torch.zeros(23, 1), torch.tensor([0] * 20 + [1] * 2 + [2]))
     kept, held = hold_out(split)

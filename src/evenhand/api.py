@@ -73,6 +73,10 @@ def fit(
             raise ValueError("train_set must have two samples of some class to hold one out; give a val_set")
     else:
         val = as_split(val_set, "val_set")
+    if bool((train.y == train.y[0]).all()):
+        raise ValueError(
+            f"train_set must have samples of two classes or more, got only label {int(train.y[0])}"
+        )
     num_classes = int(train.y.max()) + 1
     if class_names is None:
         class_names = tuple(f"class {label}" for label in range(num_classes))

@@ -18,7 +18,7 @@ from evenhand.core.summary import LossSummary
 
 
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 9), st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_batches_in_any_order_give_the_losses_back(
     samples: int, epochs: int, batch: int, seed: int
 ) -> None:

@@ -64,7 +64,7 @@ def test_many_histories_on_a_gpu_are_split_there(monkeypatch: pytest.MonkeyPatch
 
 
 @given(st.integers(0, 10_000), st.integers(2, 60), st.integers(1, 8), st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_balanced_sets_keep_every_sample_and_make_clusters_equal(
     seed: int, samples: int, classes: int, epochs: int
 ) -> None:

@@ -58,7 +58,7 @@ def same(ours: TwoMeans, theirs: TwoMeans) -> None:
 # -- blocks ----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     samples=st.integers(1, 60),
     epochs=st.integers(1, 9),

@@ -25,7 +25,7 @@ def inertia_by_trying_all(values: np.ndarray) -> float:
     return min(costs)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=2, max_size=40))
 def test_the_cut_is_the_best_of_all(numbers: list[float]) -> None:
     values = np.array(numbers, dtype=np.float32)

@@ -104,7 +104,7 @@ def test_fresh_draws_make_both_clusters_of_a_class_equally_likely() -> None:
     assert Counter(sampler) != Counter(before), "every epoch draws anew"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(1, 9), st.integers(0, 5), st.none() | st.integers(1, 70), st.integers(0, 3))
 def test_processes_share_an_epoch_completely_and_equally(num_replicas, seed, num_samples, epoch) -> None:
     def sampler(num_replicas: int, rank: int) -> BalancedSampler:

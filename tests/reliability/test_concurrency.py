@@ -87,7 +87,7 @@ def test_all_fields_of_a_recipe_are_varied_here() -> None:
     assert FIELDS.keys() == {field.name for field in dataclasses.fields(Recipe)}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(configurations(), configurations(), st.data())
 def test_one_folder_means_one_configuration(
     one: dict[str, Any], other: dict[str, Any], data: st.DataObject

@@ -35,7 +35,6 @@ EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
 CASES = int(os.environ.get("FUZZ_CASES", "60"))
 many = settings(
     max_examples=EXAMPLES,
-    deadline=None,
     derandomize="FUZZ_EXAMPLES" not in os.environ,
     suppress_health_check=list(HealthCheck),
 )

@@ -187,7 +187,6 @@ def test_a_picture_that_cannot_be_read_is_left_out_and_one_of_another_kind_is_re
         explorer.render(audit(kind="none", media=Pictures(lambda i: b"<svg onload=alert(1)>")))
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=40))
 def test_quantised_losses_are_right_within_a_step(losses: list[float]) -> None:
     values = np.array([losses])
@@ -198,7 +197,7 @@ def test_quantised_losses_are_right_within_a_step(losses: list[float]) -> None:
     assert (ratio <= step**0.51).all() and (ratio >= step**-0.51).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text(max_size=12) | st.sampled_from(["a/🙂b", "a/🙂c", "a/🙃c", "a/b"]), min_size=1))
 def test_front_coding_can_be_undone_in_a_browsers_characters(ids: list[str]) -> None:
     shared, rests = explorer_data.front_coded(ids)

@@ -179,7 +179,7 @@ def test_hostile_names_are_only_text(tmp_path: Path, with_data: bool) -> None:
     json.loads(data)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30))
 def test_no_name_changes_the_structure(tmp_path: Path, name: str) -> None:
     def structure(group: str) -> list[tuple[str, list[str]]]:

@@ -7,14 +7,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenhand import tasks
 from evenhand.tasks import colour, digits
 
 
-@settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 200), min_size=2, max_size=10),
     p=st.floats(0.0, 1.0),

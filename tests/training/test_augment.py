@@ -136,7 +136,7 @@ def test_eta_draws_what_the_paper_says():
         assert name == "sigma" or (drawn[name] == value).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(low=st.floats(0.05, 1.0), spread=st.floats(0.0, 1.0), seed=st.integers(0, 1000))
 def test_crops_have_the_wanted_area_and_aspect_and_stay_inside(low, spread, seed):
     high = low + (1 - low) * spread

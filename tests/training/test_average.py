@@ -169,7 +169,7 @@ def test_training_accuracy_chooses_for_a_training_that_waits_for_it() -> None:
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 40)] * 2), min_size=1, max_size=12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_kept_is_what_all_checks_together_say(rows: list[tuple[int, int]]) -> None:
     choices, accuracies = ([value / 256 + 0.5 for value in column] for column in zip(*rows, strict=True))
     floor = max(accuracies) - stopping.POINT

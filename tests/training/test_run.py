@@ -22,11 +22,15 @@ from evenhand.training.run import Run, chance
 from evenhand.training.stopping import Rule
 
 
-def make_run(task: Task, path: Path, recipe: Recipe | None = None, seed: int = 0) -> Run:
+def make_run(
+    task: Task, path: Path, recipe: Recipe | None = None, seed: int = 0, show: Silent | None = None
+) -> Run:
     recipe = (recipe or task.recipe).replace(precision="fp32")
     where = path / task.name / "any" / "key-s0"
     device = torch.device("cpu")
-    return Run(task, recipe, seed=seed, path=where, identity={"test": 1}, device=device, show=Silent())
+    return Run(
+        task, recipe, seed=seed, path=where, identity={"test": 1}, device=device, show=show or Silent()
+    )
 
 
 def weights(record: Record) -> bytes:
@@ -346,12 +350,24 @@ class Stillborn(torch.nn.Module):
         return self.linear(x.flatten(1) * self.alive) * self.alive
 
 
+class Titles(Silent):
+    """Notes which trainings are announced."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+
+    def start(self, title: str, **_: object) -> None:
+        self.titles.append(title)
+
+
 @pytest.mark.parametrize(("salts", "begun"), [((), 1), ((0,), 2), ((0, 1), 3), ((0, 1, 2), 3)])
 def test_what_learns_nothing_begins_again_with_other_weights(tiny, tmp_path, salts, begun) -> None:
     task = dataclasses.replace(tiny, make_model=lambda: Stillborn(salts))
     recipe = Recipe(epochs=8, batch_size=16, lr=0.03)
-    run = make_run(task, tmp_path, recipe)
+    watch = Titles()
+    run = make_run(task, tmp_path, recipe, show=watch)
     fit = run.fit("model", task.train, again=True)
+    assert watch.titles == ["model", *["model, which learned nothing, with other weights"] * (begun - 1)]
     folders = list((tmp_path / task.name / "stages").iterdir())
     assert len(folders) == begun
     assert (fit.accuracy > chance(task.train.y)) == (len(salts) < 3)

@@ -53,6 +53,7 @@ class Training:
         progress: Silent,
     ) -> None:
         self.folder, self.stage, self.recipe, self.seed = folder, stage, recipe, seed
+        self.title = stage  # for who watches
         self.train, self.val, self.histories, self.progress = train, val, histories, progress
         self.device = train.source.device
         self.model, self.objective = sync.normalised_together(model, self.device), objective
@@ -167,7 +168,7 @@ class Training:
         fast = quickest(self.model, self.recipe, self.device, steps=steps, resident=resident)
         self._tap = Tap(self.model, fast, self._full_slice())
         self.progress.start(
-            self.stage, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)
+            self.title, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)
         )
         reason = "interrupted"
         try:

@@ -247,6 +247,8 @@ class Run:
             histories=Histories.open(folder, len(self.train), len(self.val)) if plan.recorded else None,
             progress=self._show,
         )
+        if plan.salt:
+            training.title = f"{plan.stage}, which learned nothing, with other weights"
         if plan.start is not None:
             training.adopt(plan.start.load()[1])
         return training
