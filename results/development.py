@@ -57,6 +57,7 @@ RULES: dict[str, Callable[[list[Check]], Check]] = {
     "last near the best (first version)": near,
     "the same, a point at most (second)": lambda checks: near(allowed(checks)),
     "best sum, a point at most (third and fourth)": lambda checks: summed(allowed(checks)),
+    "best sum of all checks": summed,
     "best sum, half a point at most": lambda checks: summed(allowed(checks, 0.005)),
     "best sum, its standard error at most": lambda checks: summed(allowed(checks, 0)),
     "best evened accuracy, a point at most": lambda checks: max(allowed(checks), key=lambda c: (c[3], c[0])),

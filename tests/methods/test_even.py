@@ -278,6 +278,17 @@ def test_an_unclear_split_is_used_half_way_in_training_and_in_choosing(tmp_path:
     torch.testing.assert_close(asked["fresh"]["choose"], even.even_weights(run.val.y, minority) ** 0.5)
 
 
+def test_a_split_in_full_is_the_clear_one_whose_strength_is_1(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(even, "EVEN_SPREAD", 1.1)  # so nothing is clear
+    parts = {}
+    for split in ("clear", "full"):
+        run = make_run(made_task(0.95), tmp_path, split=split)
+        even.train(run, split=split)
+        parts[split] = run.partition
+    assert (parts["clear"].strength, parts["full"].strength) == (0.5, 1)
+    assert np.array_equal(parts["clear"].minority, parts["full"].minority) and parts["full"].minority.any()
+
+
 def test_the_numbers_are_those_of_the_summary(tmp_path: Path) -> None:
     run = make_run(small_task(), tmp_path)
     even.train(run, summary="loss")

@@ -29,7 +29,7 @@ def train(
     *,
     identifier: Literal["confident", "erm"] = "confident",
     summary: Literal["error", "loss", "history"] = "error",
-    split: Literal["clear", "any"] = "clear",
+    split: Literal["clear", "full", "any"] = "clear",
     draw: Literal["repeated", "fresh"] = "repeated",
     average: bool = True,
     keep: Literal["best", "last"] = "best",
@@ -38,7 +38,8 @@ def train(
 
     `identifier`: trained with the generalised cross-entropy, which leaves alone what does not fit, or ERM's
     training. `summary`: split the mean over epochs of the probability of error or of the loss, or the whole
-    history. `split`: of the first, in full only what is clear. `draw`: TAB's repeated set, or half as many an
+    history. `split`: of the first, in full only what is clear; in full what more than one sample shows; or
+    any. `draw`: TAB's repeated set, or half as many an
     epoch, drawn afresh. `average`: weights averaged over about an epoch of steps. `keep`: of the second
     training's checks, the one with the best sum of two validation accuracies, the plain one, of which it may
     give up a point (or its standard error, if that is more), and one in which the two parts of each class,
@@ -53,8 +54,10 @@ def train(
     kind: Literal["error", "loss"] = "loss" if summary == "loss" else "error"
     numbers, val_numbers = summarise(first.losses, kind), summarise(first.val_losses, kind)
     parts = partition(first.losses if summary == "history" else numbers, run.train.y)
-    if summary == "error" and split == "clear":
+    if summary == "error" and split != "any":
         parts = as_far_as_clear(parts, numbers)
+    if split == "full":
+        parts = dataclasses.replace(parts, strength=1.0)
     balanced = rebalance(parts, seed=run.seed)
     run.found(parts, balanced)
     minority = joined(parts, numbers, val_numbers, run.val.y)
