@@ -33,10 +33,10 @@ def small_task(epochs: int = 4) -> Task:
     return dataclasses.replace(shortcut_task(epochs=epochs), make_model=small_net)
 
 
-def make_run(task: Task, folder: Path, **identity: object) -> Run:
+def make_run(task: Task, folder: Path, *, seed: int = 0, **identity: object) -> Run:
     path = folder / task.name / "tab" / "key"
     recipe = task.recipe.replace(precision="fp32")
-    return Run(task, recipe, seed=0, path=path, identity=identity, device=CPU, show=Silent())
+    return Run(task, recipe, seed=seed, path=path, identity=identity, device=CPU, show=Silent())
 
 
 def asked_of(run: Run, monkeypatch) -> dict:
