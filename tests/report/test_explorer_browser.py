@@ -23,6 +23,7 @@ from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -60,7 +61,10 @@ class Reader:
         still = {"name": "prefers-reduced-motion", "value": "reduce"}
         self.tell("Emulation.setEmulatedMedia", features=[theme, still])
         self.driver.get(page.as_uri())
-        assert self.run("return document.documentElement.dataset.ready") == "yes", self.problems()
+        WebDriverWait(self.driver, 30, 0.02).until(
+            lambda _: self.run("return document.documentElement.dataset.ready") == "yes",
+            f"the page was not ready in half a minute: {self.problems()}",
+        )
 
     def run(self, script: str, *values: object) -> Any:
         return self.driver.execute_script(script, *values)
