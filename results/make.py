@@ -16,6 +16,7 @@ from evenhand.training.record import Record
 
 HERE = Path(__file__).parent
 TABLES = ("1", "2", "selected", "cost")
+SWEEPS = {"even_odd_sweep.zip": "even_odd", "digits_sweep.zip": "digits_even_odd"}
 
 
 def main() -> None:
@@ -29,10 +30,10 @@ def main() -> None:
         )
     (HERE / "tables.md").write_text("\n".join(text), encoding="utf-8")
     (HERE / "figures").mkdir(exist_ok=True)
-    sweep = load(HERE / "studies/digits_sweep.zip")
     for name in plots.FIGURES:
         if name in SWEPT:
-            draw(name, sweep, "digits_even_odd")
+            for archive, task in SWEEPS.items():
+                draw(name, load(HERE / "studies" / archive), task)
         else:
             for task in sorted({str(record.config["spec"]) for record in records}):
                 draw(name, records, task)

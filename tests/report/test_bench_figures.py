@@ -118,9 +118,9 @@ def test_correlation_shows_means_over_seeds_at_every_p(records: list[Record]) ->
     drawn = plots.draw("correlation", records, ["cmnist"])
     shown = drawn.data["cmnist tab wga"]
     assert list(shown) == list(STRENGTHS)
-    for p, (mean, deviation) in shown.items():
-        values = [sweep_wga(p, "tab", seed) for seed in (0, 1)]
-        assert (mean, deviation) == pytest.approx((np.mean(values), np.std(values)))
+    for p, numbers in shown.items():
+        low, high = (sweep_wga(p, "tab", seed) for seed in (0, 1))
+        assert numbers == pytest.approx(((low + high) / 2, low, high))
     ticks = [label.get_text() for label in axes_of(drawn)[2].get_xticklabels()]
     assert ticks == ["50", "75", "90", "95", "98", "99", "99.5"]
     assert not any("erm_randaug" in name for name in drawn.data) and "2 seeds; model cnn" in drawn.caption
@@ -135,11 +135,21 @@ def test_variants_of_tab_are_compared_at_every_p(
 ) -> None:
     drawn = plots.draw(name, records, ["cmnist"])
     assert len(drawn.data) == len(methods) * 2 * len(STRENGTHS)
-    mean, deviation = drawn.data[f"cmnist {methods[-1]} wga 0.99"]
-    assert mean == pytest.approx(sweep_wga(0.99, methods[-1], 0) + 0.005) and deviation == pytest.approx(
-        0.005
-    )
+    low = sweep_wga(0.99, methods[-1], 0)
+    assert drawn.data[f"cmnist {methods[-1]} wga 0.99"] == pytest.approx((low + 0.005, low, low + 0.01))
     assert len(heights(axes_of(drawn)[0])) == len(drawn.data)
+
+
+def test_collapsed_seeds_are_named_and_lines_end_where_the_seeds_do(tmp_path: Path) -> None:
+    for p, wgas in {0.5: (0.1, 0.1, 0.1), 0.9: (0.0, 0.93, 0.96), 0.95: (0.004, 0.5, 0.0)}.items():
+        for seed, wga in enumerate(wgas):
+            spec = f"cmnist:p={p:g}"
+            write(tmp_path, "tab", PAIR, seed=seed, task=f"cmnist-p{p:g}", spec=spec, wga=wga)
+    drawn = plots.draw("correlation", list(find(tmp_path)))
+    assert "Seeds with a WGA below 1%: TAB on cmnist at p = 90% (1 of 3), 95% (2 of 3)." in drawn.caption
+    assert drawn.data["cmnist tab wga"][0.9] == pytest.approx((0.63, 0.0, 0.96))
+    (ends,) = (lines.get_segments()[1][:, 1] for lines in axes_of(drawn)[2].collections)
+    assert ends == pytest.approx([0, 96])
 
 
 @pytest.mark.parametrize("name", ["eta", "minibatch"])

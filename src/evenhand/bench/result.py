@@ -11,6 +11,8 @@ from evenhand.bench.select import Bench, Candidate, best, rule, scores, scores_o
 from evenhand.core.metrics import Mean, Price, mean_model_selection, price_of_unawareness, wilson_interval
 from evenhand.training.record import Record
 
+COLLAPSED = 0.01  # a WGA below this is a group that was not learned at all
+
 
 @dataclass(frozen=True, eq=False)
 class Result:

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from evenhand.bench.needs import SWEPT, base
-from evenhand.bench.result import Result, result
+from evenhand.bench.result import COLLAPSED, Result, result
 from evenhand.bench.select import Bench, gather, task_names
 from evenhand.core.metrics import Mean
 from evenhand.report.plots.style import SOFT, Drawn, colour, finish, legend_above, marker, new, percent_axis
@@ -83,7 +83,7 @@ def correlation(found: Sequence[Sweep]) -> Drawn:
         for panel, (score, title) in zip(row, panels, strict=True):
             for method in shown:
                 values = sweep.scores(method, score)
-                data[f"{sweep.name} {method} {score}"] = {p: (m.mean, m.deviation) for p, m in values.items()}
+                data[f"{sweep.name} {method} {score}"] = {p: _shown(m) for p, m in values.items()}
                 _line(panel, strengths, values, method)
             panel.set_xticks(range(len(strengths)), [f"{100 * p:g}" for p in strengths])
             if sweep is found[0]:
@@ -96,7 +96,7 @@ def correlation(found: Sequence[Sweep]) -> Drawn:
         Line2D([], [], color=colour(name), marker=marker(name), markersize=4, label=method_title(name))
         for name in SWEPT["correlation"] if any(sweep.scores(name, "wga") for sweep in found)
     ])  # fmt: skip
-    caption = _caption(found) + " Bars: population deviation over seeds. The steps of p are not to scale."
+    caption = _caption(found, SWEPT["correlation"]) + " The steps of p are not to scale."
     return finish(
         "correlation", figure, _title("Accuracy and the strength of the correlation", found), caption, data
     )
@@ -105,7 +105,7 @@ def correlation(found: Sequence[Sweep]) -> Drawn:
 def _line(axes: Axes, strengths: list[float], values: dict[float, Mean], method: str) -> None:
     x = [strengths.index(p) for p in values]
     means = 100 * np.array([each.mean for each in values.values()])
-    spread = 100 * np.array([each.deviation for each in values.values()])
+    spread = np.hstack([_spread(each) for each in values.values()])
     axes.errorbar(x, means, yerr=spread, color=colour(method), marker=marker(method), markersize=3.5,
                   linewidth=1.3, elinewidth=0.8, capsize=1.5)  # fmt: skip
 
@@ -125,10 +125,10 @@ def comparison(name: str, found: Sequence[Sweep]) -> Drawn:
                     if each is None:
                         continue
                     x = i * group + half * (len(methods) + 0.4) + j
-                    panel.bar(x, 100 * each.mean, yerr=100 * each.deviation, width=0.9, color=colour(method),
+                    panel.bar(x, 100 * each.mean, yerr=_spread(each), width=0.9, color=colour(method),
                               hatch="////" if half else "", edgecolor="white", linewidth=0,
                               error_kw={"elinewidth": 0.8, "ecolor": SOFT})  # fmt: skip
-                    data[f"{sweep.name} {method} {score} {p:g}"] = (each.mean, each.deviation)
+                    data[f"{sweep.name} {method} {score} {p:g}"] = _shown(each)
             ticks.append(i * group + len(methods) - 0.3)
             labels.append(f"p = {100 * p:g}%")
         panel.set_xticks(ticks, labels)
@@ -140,15 +140,36 @@ def comparison(name: str, found: Sequence[Sweep]) -> Drawn:
     handles.append(Patch(facecolor=SOFT, hatch="////", edgecolor="white", label="WGA"))
     legend_above(axes[0, 0], handles)
     what = "TAB with transformed copies" if name == "eta" else "TAB with mini-batch k-means"
-    caption = _caption(found) + " Lines: population deviation over seeds."
-    return finish(name, figure, _title(what, found), caption, data)
+    return finish(name, figure, _title(what, found), _caption(found, methods), data)
+
+
+def _shown(score: Mean) -> tuple[float, float, float]:
+    return score.mean, min(score.per_seed), max(score.per_seed)
+
+
+def _spread(score: Mean) -> Any:
+    """From the mean down to the lowest seed and up to the highest, in points."""
+    mean, low, high = _shown(score)
+    return 100 * np.array([[mean - low], [high - mean]]).clip(min=0)  # equal seeds: their mean is rounded
 
 
 def _title(what: str, found: Sequence[Sweep]) -> str:
     return f"{what}: {' and '.join(sweep.name for sweep in found)}"
 
 
-def _caption(found: Sequence[Sweep]) -> str:
+def _caption(found: Sequence[Sweep], methods: Sequence[str]) -> str:
     models = sorted({str(bench.recipe["model"]) for sweep in found for bench in sweep.benches.values()})
     parts = [f"{sweep.name}, {count(sweep.num_seeds, 'seed')}" for sweep in found]
-    return f"{'; '.join(parts)}; model {', '.join(models)}."
+    text = f"{'; '.join(parts)}; model {', '.join(models)}. Lines: from the lowest seed to the highest."
+    lost = [words for sweep in found for method in methods if (words := _lost(sweep, method))]
+    return f"{text} Seeds with a WGA below {100 * COLLAPSED:g}%: {'; '.join(lost)}." if lost else text
+
+
+def _lost(sweep: Sweep, method: str) -> str:
+    """Where a method's seeds collapsed, and how many of how many; empty where none did."""
+    places = []
+    for p, score in sweep.scores(method, "wga").items():
+        collapsed = sum(value < COLLAPSED for value in score.per_seed)
+        if collapsed:
+            places.append(f"{100 * p:g}% ({collapsed} of {len(score.per_seed)})")
+    return f"{method_title(method)} on {sweep.name} at p = {', '.join(places)}" if places else ""

@@ -10,13 +10,12 @@ import numpy as np
 
 from evenhand.bench.grids import PAIR, named
 from evenhand.bench.recipes import pair_of
-from evenhand.bench.result import mean_of
+from evenhand.bench.result import COLLAPSED, mean_of
 from evenhand.bench.select import Bench
 from evenhand.report.table import EMPTY, Cell, Column, Row, Section, Table, number, percents, words
 from evenhand.report.tables.bootstrap import REPLICATES, Resampled, interval_of_difference, resample
 from evenhand.training.record import Record
 
-COLLAPSED = 0.01  # a WGA below this is a group that was not learned at all
 COLUMNS = (
     Column("method", text=True),
     Column("seeds"),
