@@ -10,7 +10,7 @@ import torch
 from shortcut import shortcut_task
 from torch import nn
 
-from evenhand import Recipe, Split
+from evenhand import Recipe, Split, execute
 from evenhand.methods import jtt
 from evenhand.training.loop import seed_epoch
 from evenhand.training.plan import Fit
@@ -137,3 +137,22 @@ def test_every_number_of_identifier_epochs_shares_one_training(tmp_path: Path) -
         jtt.train(run, identifier_epochs=epochs, upweight=2)
         assert run.stages["erm"].epochs == epochs
     assert len({fit.name for fit in (tmp_path / task.name / "stages").iterdir()}) == 1 + 3
+
+
+def test_settings_that_ask_for_the_same_rows_train_once_and_as_alone(tmp_path: Path) -> None:
+    task = dataclasses.replace(shortcut_task(epochs=3), make_model=small_net)
+    records = [
+        execute(task, "jtt", settings, runs=tmp_path / place, device="cpu", show=Silent())
+        for place, settings in (
+            ("shared", {"identifier_epochs": 1, "upweight": 1}),  # an error stands once: nothing is repeated
+            ("shared", {"identifier_epochs": 2, "upweight": 1}),
+            ("shared", {"identifier_epochs": 2, "upweight": 3}),
+            ("alone", {"identifier_epochs": 2, "upweight": 1}),
+        )
+    ]
+    first, same, other, alone = (record.config["stages"]["model"]["folder"] for record in records)
+    assert first == same == alone != other
+    logs = "".join(log.read_text() for log in (tmp_path / "shared").rglob("log.txt"))
+    assert logs.count("model: begins") == 2 and logs.count("model: reused") == 1
+    weights = [(record.path / "model.safetensors").read_bytes() for record in records]
+    assert weights[0] == weights[1] == weights[3] != weights[2]

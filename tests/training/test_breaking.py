@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from evenhand import LossHistory, Recipe, Split, Task, execute
 from evenhand.training import batches, loop
 from evenhand.training import execute as execution
-from evenhand.training.data import training_weights
+from evenhand.training.data import Batch, training_weights
 from evenhand.training.loop import Training, TrainingDiverged
 from evenhand.training.progress import Silent
 from evenhand.training.run import Run
@@ -194,11 +194,29 @@ def test_stages_that_differ_never_share_a_folder(tiny: Task, tmp_path: Path) -> 
         run.fit("model", start=start, stop="train"),
         run.fit("model", run.train.take(range(30))),
         run.fit("model", run.train.take(range(31))),
+        run.fit("model", dataclasses.replace(run.train.take(range(31)), y=1 - run.train.y[:31])),
     ]
     assert len({fit.folder for fit in fits}) == len(fits)
     run.fit("own", objective=lambda model, batch: F.cross_entropy(model(batch.x), batch.y))
     with pytest.raises(ValueError, match="stage 'own' is used twice with another objective or transform"):
         run.fit("own", objective=lambda model, batch: 2 * F.cross_entropy(model(batch.x), batch.y))
+
+
+def test_only_rows_of_the_task_s_own_data_are_shared_between_runs(tiny: Task, tmp_path: Path) -> None:
+    recipe = tiny.recipe.replace(precision="fp32", epochs=1)
+    folders = []
+    for setting in (1, 2):
+        run = Run(tiny, recipe, seed=0, path=tmp_path / f"a/b/{setting}", identity={"setting": setting},
+                  device=torch.device("cpu"), show=Silent())  # fmt: skip
+        half = run.train.take(range(30))
+        darker = dataclasses.replace(half, x=run.train.x / (1 + setting))
+        fits = run.fit("half", half), run.fit("darker", darker), run.fit("own", half, objective=own_loss)
+        folders.append([fit.folder for fit in fits])
+    assert [first == second for first, second in zip(*folders, strict=True)] == [True, False, False]
+
+
+def own_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    return F.cross_entropy(model(batch.x), batch.y)
 
 
 def test_one_and_one_point_zero_are_one_setting() -> None:

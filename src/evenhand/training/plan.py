@@ -79,7 +79,6 @@ class Plan:
 
     stage: str
     split: Split
-    whole: bool  # the split is the whole training set
     objective: Objective
     transform: Transform | None
     draw: Tensor | None
@@ -91,16 +90,15 @@ class Plan:
     recorded: bool
     salt: int = 0  # of the weights it begins with
 
-    @property
-    def by_name(self) -> str | None:
-        """The objective's name where nothing else makes this training another than ERM's.
+    def by_name(self, data: object) -> str | None:
+        """The objective's name, where it and `dependencies` say all of what makes this training from `data`.
 
-        Only of functions of this package, which mean the same whenever they are named; a user's may change.
+        Only of functions of this package, which mean the same whenever they are named: a user's may change,
+        and a transform, or a split of other data, may be anything.
         """
         name = f"{getattr(self.objective, '__module__', '')}.{getattr(self.objective, '__qualname__', '<>')}"
-        others = (self.transform, self.draw, self.choose, self.start)
-        alone = not self.shared and self.whole and not self.salt and all(other is None for other in others)
-        return name if alone and name.startswith("evenhand.") and "<" not in name else None
+        ours = name.startswith("evenhand.") and "<" not in name
+        return name if ours and self.transform is None and self.split.x is data else None
 
     @property
     def snapshot(self) -> str:
@@ -116,14 +114,13 @@ class Plan:
         return not self.recorded or ranks.from_first(lambda: Histories.whole(folder, epochs, sums))
 
     def dependencies(self) -> dict[str, Any]:
-        """What a training that is not shared depends on, besides the run's own identity."""
-        rows = (self.split.index, self.split.rows, self.split.copies)
-        found = {
+        """What a training that is not plain ERM depends on, besides its objective and transform."""
+        rows = (self.split.index, self.split.rows, self.split.copies, self.split.y)
+        return {
             "rows": checksum(*rows),
             "draw": "" if self.draw is None else checksum(self.draw),
+            "choose": "" if self.choose is None else checksum(self.choose),
             "start": "" if self.start is None else f"{self.start.folder.name}@{self.start.epochs}",
             "stop": self.stop,
+            "salt": self.salt,
         }
-        if self.choose is not None:  # else nothing, so that the keys of older trainings stay as they are
-            found["choose"] = checksum(self.choose)
-        return {**found, **({"salt": self.salt} if self.salt else {})}

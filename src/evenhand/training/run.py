@@ -33,8 +33,8 @@ from evenhand.training.store import Damaged, claim_together, is_sealed, keep_cur
 class Run:
     """What a method works with: data without groups, and trainings that are never done twice.
 
-    `identity` is what the run's key hashes; a training that depends on more than task, recipe and seed
-    is keyed by it, and the others are shared by all the methods that need them.
+    `identity` is what the run's key hashes; a training whose objective or transform could be anything is
+    keyed by it, and the others are shared by all the runs that need them.
     """
 
     def __init__(
@@ -102,8 +102,9 @@ class Run:
         most.
 
         A training that none of the arguments above changes is plain ERM. It is recorded, and every method
-        that asks for the same stage shares it: each takes its snapshot where its own rule stops. One that
-        only an objective function of this package changes is shared by runs that ask for the same.
+        that asks for the same stage shares it: each takes its snapshot where its own rule stops. One of the
+        same data, with an objective function of this package and no transform, is shared by runs that ask
+        for the same rows of them.
         """
         if isinstance(stop, str) and stop not in ("val", "train"):
             raise ValueError(f"stop must be 'val', 'train' or a number of epochs, got {stop!r}")
@@ -119,7 +120,6 @@ class Run:
         plan = Plan(
             stage=stage,
             split=self.train if split is None else split,
-            whole=split is None,
             objective=objective or cross_entropy,
             transform=transform,
             draw=None if draw is None else torch.as_tensor(draw),
@@ -182,10 +182,10 @@ class Run:
     def _stage_folder(self, plan: Plan) -> Path:
         content: dict[str, Any] = {"task": self.task.name, "data": self.task.checksum, "stage": plan.stage}
         content["recipe"] = plan.recipe.changed()
-        if plan.by_name is not None:
-            content.update(objective=plan.by_name, stop=plan.stop)
-        elif not plan.shared:
-            content.update(run=self._identity, **plan.dependencies())
+        if not plan.shared:
+            name = plan.by_name(self.train.x)
+            owner = {"run": self._identity} if name is None else {"objective": name}
+            content.update(owner, **plan.dependencies())
         return self.path.parent.parent / "stages" / f"{key_of(content)}-s{self.seed}"
 
     def _reach(self, plan: Plan, folder: Path) -> tuple[int, float]:
