@@ -7,7 +7,7 @@ import pytest
 from made_bench import curves, whole, write
 from parsed_page import Page
 
-from evenhand.report import benchpage
+from evenhand.report import benchpage, tables
 from evenhand.report.page import build
 from evenhand.report.study import studies
 from evenhand.training.record import Record
@@ -71,6 +71,19 @@ def test_a_large_study_is_told_by_what_is_selected(records: list[Record]) -> Non
     ]
     (jtt,) = [variant for variant in told.variants if variant.method == "jtt"]
     assert jtt.records[0].config["hyperparameters"] == {"identifier_epochs": 50, "upweight": 10}
+
+
+def test_the_page_begins_with_who_leads_and_whether_seeds_differ_by_more(tmp_path: Path) -> None:
+    wgas = {"gdro": (0.95, 0.95), "tab": (0.80, 0.90), "erm": (0.82, 0.80), "jtt": (0.2, 0.2)}
+    made = [write(tmp_path, m, PAIR, seed=s, wga=w) for m, ws in wgas.items() for s, w in enumerate(ws)]
+    found = Page(build(made, tmp_path / "a.html", load_task=lambda _: None).read_text())
+    said = "even_odd: told no groups, TAB has the best worst-group accuracy, 85.0 ± 5.0%; ERM follows with "
+    assert f"{said}81.0 ± 1.0%, within what seeds differ by." in found.words
+    one = [record for record in made if record.seed == 0 and record.method != "tab"]
+    (bench,) = tables.make_benches(one, ())
+    assert benchpage.lead(bench).endswith("accuracy, 82.0%; JTT follows with 20.0%.")
+    (alone,) = tables.make_benches([record for record in made if record.method in ("gdro", "erm")], ())
+    assert benchpage.lead(alone) == ""
 
 
 def test_the_same_runs_make_the_same_page(tmp_path: Path) -> None:

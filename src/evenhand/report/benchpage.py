@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.bench.select import gather, rule, select
+from evenhand.bench.grids import method_module
+from evenhand.bench.result import result
+from evenhand.bench.select import Bench, gather, rule, select
+from evenhand.core.metrics import Mean
 from evenhand.report import figures, plots, tables
 from evenhand.report.comparison import seconds
-from evenhand.report.study import Study, Variant, studies
+from evenhand.report.study import Study, Variant, method_title, studies
 from evenhand.report.table import Table
 from evenhand.report.words import duration, percent
 from evenhand.training.record import Record
@@ -37,6 +40,7 @@ class Picture:
 class BenchView:
     """What the page shows of all tasks together."""
 
+    leads: list[str]
     tables: list[Table]
     pictures: list[Picture]
 
@@ -79,7 +83,29 @@ def view(records: Sequence[Record]) -> BenchView:
     failed = tables.failures(sorted({record.path.parents[2] for record in ordered}))
     made = [tables.make(name, ordered, failed=failed) for name in SHOWN]
     filled = [table for table in made if any(section.rows for section in table.sections)]
-    return BenchView(filled, [_picture(drawn) for drawn in plots.drawable(ordered)])
+    benches = tables.make_benches(ordered, ())
+    told = [words for bench in benches if (words := lead(bench))]
+    return BenchView(told, filled, [_picture(drawn) for drawn in plots.drawable(ordered)])
+
+
+def lead(bench: Bench) -> str:
+    """Which of the methods that are told no groups has the best worst group; empty where it is alone."""
+    free = [name for name in bench.methods if not getattr(method_module(name), "NEEDS_GROUPS", False)]
+    ordered = sorted((result(bench, name) for name in free), key=lambda each: -each.wga.mean)
+    if len(ordered) < 2:
+        return ""
+    best, second = ordered[:2]
+    gap, spread = best.wga.mean - second.wga.mean, max(best.wga.deviation, second.wga.deviation)
+    close = ", within what seeds differ by" if gap <= spread else ""
+    return (
+        f"{bench.spec}: told no groups, {method_title(best.method)} has the best worst-group accuracy, "
+        f"{_mean(best.wga)}; {method_title(second.method)} follows with {_mean(second.wga)}{close}."
+    )
+
+
+def _mean(score: Mean) -> str:
+    spread = f" ± {100 * score.deviation:.1f}" if len(score.per_seed) > 1 else ""
+    return f"{100 * score.mean:.1f}{spread}%"
 
 
 def _picture(drawn: plots.Drawn) -> Picture:
