@@ -43,7 +43,8 @@ def test_the_results_are_those_of_doing_every_run_by_itself(tmp_path: Path) -> N
         alone += len(list(place.runs.glob("*/stages/*")))
     # ERM's candidates 2, G-DRO's 2, LfF's 2; TAB, JTT's 4 and MaskTune's 2 each train ERM and a model of their own.
     assert alone == (2 + 2 + 2 + 2 * (1 + 4 + 2))
-    assert trainings == (2 + 2 + 2 + 1 + 4 + 2), "each shares ERM's training instead"
+    # Each shares ERM's training instead, and three of JTT's repeat no error, so they share a second one too.
+    assert trainings == (2 + 2 + 2 + 1 + (4 - 2) + 2)
 
 
 def test_a_finished_bench_is_not_done_again(tmp_path: Path) -> None:

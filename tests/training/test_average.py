@@ -14,7 +14,6 @@ from torch import nn
 from evenhand import Recipe, Task, execute
 from evenhand.training import loop, stopping
 from evenhand.training.average import Average
-from evenhand.training.data import checksum
 from evenhand.training.evaluation import standard_error, weighted_mean
 from evenhand.training.loop import seed_epoch
 from evenhand.training.progress import Silent
@@ -99,14 +98,11 @@ def test_a_training_with_other_weights_is_not_taken_for_another(tiny: Task, tmp_
     assert len({run.fit("model", choose=weight).folder for weight in weights}) == 3
 
 
-def test_the_keys_of_trainings_without_it_are_as_they_were(tiny: Task, tmp_path: Path) -> None:
-    """Stages of earlier versions are found again."""
-    run, rows = make_run(tiny, tmp_path), tiny.train.take([0, 1, 2, 3])
+def test_the_key_of_erm_is_as_it_was(tiny: Task, tmp_path: Path) -> None:
+    """Trainings of earlier versions are found again."""
+    run = make_run(tiny, tmp_path)
     shared = {"task": "tiny", "data": tiny.checksum, "stage": "erm", "recipe": run.recipe.changed()}
     assert run.fit("erm").folder.name == f"{key_of(shared)}-s0"
-    own = {"run": {"test": 1}, "rows": checksum(rows.index, rows.rows, rows.copies), "draw": "", "start": ""}
-    key = key_of({**shared, **own, "stage": "model", "stop": "val"})
-    assert run.fit("model", rows).folder.name == f"{key}-s0"
 
 
 # -- a second accuracy -----------------------------------------------------------------------------------
