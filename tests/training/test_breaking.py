@@ -235,6 +235,9 @@ def test_groups_need_no_names_but_all_of_them_if_any(tmp_path: Path) -> None:
     assert len(execute(task, "erm", runs=tmp_path, show=Silent()).metrics["test"]["groups"]) == 3
     with pytest.raises(ValueError, match="group_names must name all 3 groups, got 2"):
         plain_task(0, train=split, group_names=("x", "y"))
+    identifiers = dataclasses.replace(split, group=torch.arange(24) + 10**12)
+    with pytest.raises(ValueError, match="from 0 to 99,999 at most, got 1,000,000,000,023; number them with"):
+        plain_task(0, train=identifiers)
     with pytest.raises(ValueError, match="class_names must name all 2 classes, got 1"):
         plain_task(0, class_names=("a",))
 

@@ -142,6 +142,7 @@ def as_input(item: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value)  # a copy: mapped arrays are read-only
 
 
+MOST_GROUPS = 100_000  # more are identifiers, not groups, and would each get a name and a score
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # (batch, channels, height, width) in [0, 1] -> same
 
 
@@ -167,6 +168,11 @@ class Task:
     def __post_init__(self) -> None:
         groups = [split.group for split in (self.train, self.val, self.test) if split.group is not None]
         needed = max((int(group.max()) + 1 for group in groups if len(group)), default=0)
+        if needed > MOST_GROUPS:
+            raise ValueError(
+                f"groups must be numbered from 0 to {MOST_GROUPS - 1:,} at most, got {needed - 1:,}; "
+                "number them with np.unique(groups, return_inverse=True)[1]"
+            )
         if not self.group_names and needed:
             object.__setattr__(self, "group_names", tuple(f"group {group}" for group in range(needed)))
         if len(self.group_names) < needed:
