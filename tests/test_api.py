@@ -166,6 +166,14 @@ def test_a_single_class_is_refused() -> None:
         evenhand.fit(make_model, alone, recipe=RECIPE)
 
 
+def test_identifiers_are_no_labels() -> None:
+    named = TensorDataset(torch.zeros(8, 4), torch.tensor([0, 10**12] * 4))
+    with pytest.raises(
+        ValueError, match="labels must be numbered from 0 to 99,999 at most, got 1,000,000,000"
+    ):
+        evenhand.fit(make_model, named, recipe=RECIPE)
+
+
 def test_holding_out_keeps_every_class_and_every_sample_once() -> None:
     split = evenhand.Split(torch.zeros(23, 1), torch.tensor([0] * 20 + [1] * 2 + [2]))
     kept, held = hold_out(split)

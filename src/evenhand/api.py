@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from evenhand.core import ranks
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced, rebalance
-from evenhand.training.data import Split, Task, as_input, checksum, fixed_randomness
+from evenhand.training.data import Split, Task, as_input, check_numbered, checksum, fixed_randomness
 from evenhand.training.execute import execute
 from evenhand.training.identity import join_ranks
 from evenhand.training.recipe import Recipe
@@ -78,6 +78,7 @@ def fit(
             f"train_set must have samples of two classes or more, got only label {int(train.y[0])}"
         )
     num_classes = int(train.y.max()) + 1
+    check_numbered(num_classes, "labels")
     if class_names is None:
         class_names = tuple(f"class {label}" for label in range(num_classes))
     if len(class_names) < num_classes or int(val.y.max()) >= len(class_names):

@@ -18,6 +18,8 @@ from evenhand.core.arrays import as_numpy, as_real, as_whole
 from evenhand.core.rebalance import Balanced
 from evenhand.training.recipe import Recipe
 
+MOST_NAMES = 100_000  # of classes, and of groups
+
 
 class Items(Protocol):
     """What a `torch.utils.data.Dataset` gives: one sample's input at a time."""
@@ -142,7 +144,6 @@ def as_input(item: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value)  # a copy: mapped arrays are read-only
 
 
-MOST_GROUPS = 100_000  # more are identifiers, not groups, and would each get a name and a score
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # (batch, channels, height, width) in [0, 1] -> same
 
 
@@ -168,11 +169,7 @@ class Task:
     def __post_init__(self) -> None:
         groups = [split.group for split in (self.train, self.val, self.test) if split.group is not None]
         needed = max((int(group.max()) + 1 for group in groups if len(group)), default=0)
-        if needed > MOST_GROUPS:
-            raise ValueError(
-                f"groups must be numbered from 0 to {MOST_GROUPS - 1:,} at most, got {needed - 1:,}; "
-                "number them with np.unique(groups, return_inverse=True)[1]"
-            )
+        check_numbered(needed, "groups")
         if not self.group_names and needed:
             object.__setattr__(self, "group_names", tuple(f"group {group}" for group in range(needed)))
         if len(self.group_names) < needed:
@@ -210,6 +207,15 @@ def _content(split: Split) -> list[Tensor | np.ndarray | str]:
     with fixed_randomness():  # so that a dataset that augments at random is recognised
         rows = np.unique(np.linspace(0, len(split.x) - 1, 64).astype(int))
         return [as_input(split.x[int(row)]).clone() for row in rows]
+
+
+def check_numbered(needed: int, name: str) -> None:
+    """Refuse identifiers in place of numbers: every class and group gets a name and a score."""
+    if needed > MOST_NAMES:
+        raise ValueError(
+            f"{name} must be numbered from 0 to {MOST_NAMES - 1:,} at most, got {needed - 1:,}; "
+            f"number them with np.unique({name}, return_inverse=True)[1]"
+        )
 
 
 @contextlib.contextmanager
