@@ -143,7 +143,9 @@ class TextModel:
                     output_loading_info=True,
                     **LOCAL,
                 )
-                fresh = sorted({*found["missing_keys"], *(key[0] for key in found["mismatched_keys"])})
+                # Some versions give the shapes with a weight that does not fit.
+                unfit = (key if isinstance(key, str) else key[0] for key in found["mismatched_keys"])
+                fresh = sorted({*found["missing_keys"], *unfit})
             else:
                 model = auto.from_config(self.config, trust_remote_code=False)
         return Classifier(model.float(), self.tokenizer.pad_token_id), fresh
