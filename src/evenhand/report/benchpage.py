@@ -97,8 +97,10 @@ def lead(bench: Bench) -> str:
     best, second = ordered[:2]
     gap, spread = best.wga.mean - second.wga.mean, max(best.wga.deviation, second.wga.deviation)
     close = ", within what seeds differ by" if gap <= spread else ""
+    over = {record.metrics["test"]["wga_over"] for record in bench.records}
+    what = "class" if over == {"classes"} else "group"
     return (
-        f"{bench.spec}: told no groups, {method_title(best.method)} has the best worst-group accuracy, "
+        f"{bench.spec}: told no groups, {method_title(best.method)} has the best worst-{what} accuracy, "
         f"{_mean(best.wga)}; {method_title(second.method)} follows with {_mean(second.wga)}{close}."
     )
 
