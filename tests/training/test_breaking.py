@@ -1,7 +1,11 @@
 """Broken on purpose: deaths between two writes, files that are gone, keys that must not meet."""
 
 import dataclasses
+import functools
+import importlib
+import linecache
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +20,7 @@ from evenhand.training import batches, loop
 from evenhand.training import execute as execution
 from evenhand.training.data import Batch, training_weights
 from evenhand.training.loop import Training, TrainingDiverged
+from evenhand.training.objective import cross_entropy
 from evenhand.training.progress import Silent
 from evenhand.training.run import Run
 
@@ -210,9 +215,36 @@ def test_only_rows_of_the_task_s_own_data_are_shared_between_runs(tiny: Task, tm
                   device=torch.device("cpu"), show=Silent())  # fmt: skip
         half = run.train.take(range(30))
         darker = dataclasses.replace(half, x=run.train.x / (1 + setting))
-        fits = run.fit("half", half), run.fit("darker", darker), run.fit("own", half, objective=own_loss)
+        doubled = functools.wraps(cross_entropy)(lambda model, batch: 2 * own_loss(model, batch))
+        fits = (
+            run.fit("half", half),
+            run.fit("darker", darker),
+            run.fit("own", half, objective=own_loss),
+            run.fit("wrapped", half, objective=doubled),
+            run.fit("further", half, start=run.fit("half", half)),
+        )
         folders.append([fit.folder for fit in fits])
-    assert [first == second for first, second in zip(*folders, strict=True)] == [True, False, False]
+    assert [first == second for first, second in zip(*folders, strict=True)] == [True, *[False] * 4]
+    assert run.fit("half", half, record=True).folder != folders[1][0]  # its curve has other epochs
+
+
+def test_an_edited_model_is_trained_again(
+    tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe = tiny.recipe.replace(precision="fp32", epochs=1, model="edited_net:net")
+    text = "from torch import nn\n\ndef net(shape, num_classes):\n    size = shape[0] * shape[1] * shape[2]\n"
+    text += "    return nn.Sequential(nn.Flatten(), nn.Linear(size, 4), nn.{}(), nn.Linear(4, num_classes))\n"
+    folders = []
+    for kind in ("ReLU", "Tanh"):
+        (tmp_path / "edited_net.py").write_text(text.format(kind))
+        sys.modules.pop("edited_net", None)
+        linecache.clearcache()
+        importlib.invalidate_caches()
+        run = Run(tiny, recipe, seed=0, path=tmp_path / "a/b/c", identity={}, device=torch.device("cpu"),
+                  show=Silent())  # fmt: skip
+        folders.append([run.fit("erm").folder, run.fit("model", run.train.take(range(30))).folder])
+    assert not {*folders[0]} & {*folders[1]}
 
 
 def own_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -236,7 +268,9 @@ def test_groups_need_no_names_but_all_of_them_if_any(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="group_names must name all 3 groups, got 2"):
         plain_task(0, train=split, group_names=("x", "y"))
     identifiers = dataclasses.replace(split, group=torch.arange(24) + 10**12)
-    with pytest.raises(ValueError, match="from 0 to 99,999 at most, got 1,000,000,000,023; number them with"):
+    with pytest.raises(
+        ValueError, match="from 0 to 99,999 at most, got 1,000,000,000,023; number those of all splits"
+    ):
         plain_task(0, train=identifiers)
     with pytest.raises(ValueError, match="class_names must name all 2 classes, got 1"):
         plain_task(0, class_names=("a",))

@@ -214,7 +214,7 @@ def check_numbered(needed: int, name: str) -> None:
     if needed > MOST_NAMES:
         raise ValueError(
             f"{name} must be numbered from 0 to {MOST_NAMES - 1:,} at most, got {needed - 1:,}; "
-            f"number them with np.unique({name}, return_inverse=True)[1]"
+            f"number those of all splits together, with np.unique({name}, return_inverse=True)[1]"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,11 +95,13 @@ class Plan:
         """The objective's name, where it and `dependencies` say all of what makes this training from `data`.
 
         Only of functions of this package, which mean the same whenever they are named: a user's may change,
-        and a transform, or a split of other data, may be anything.
+        and a transform, a dataset, or where another training stood, may be anything.
         """
-        name = f"{getattr(self.objective, '__module__', '')}.{getattr(self.objective, '__qualname__', '<>')}"
-        ours = name.startswith("evenhand.") and "<" not in name
-        return name if ours and self.transform is None and self.split.x is data else None
+        module = getattr(self.objective, "__module__", "") or ""
+        name = getattr(self.objective, "__qualname__", "")
+        ours = module.startswith("evenhand.") and vars(sys.modules[module]).get(name) is self.objective
+        plain = self.transform is None and self.start is None and self.split.x is data
+        return f"{module}.{name}" if ours and plain and isinstance(data, (Tensor, np.ndarray)) else None
 
     @property
     def snapshot(self) -> str:
@@ -123,4 +126,5 @@ class Plan:
             "start": "" if self.start is None else f"{self.start.folder.name}@{self.start.epochs}",
             "stop": self.stop,
             "salt": self.salt,
+            "recorded": self.recorded,  # such a training is checked in every epoch
         }

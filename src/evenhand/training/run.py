@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from evenhand.core import ranks
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced
-from evenhand.training import journal, progress, sync
+from evenhand.training import journal, plugins, progress, sync
 from evenhand.training.batches import Batches, Source, Transform
-from evenhand.training.data import Batch, Split, Task, as_input
+from evenhand.training.data import Batch, Split, Task, as_input, checksum
 from evenhand.training.evaluation import logits
 from evenhand.training.histories import Histories
 from evenhand.training.loop import Training
@@ -182,8 +182,10 @@ class Run:
     def _stage_folder(self, plan: Plan) -> Path:
         content: dict[str, Any] = {"task": self.task.name, "data": self.task.checksum, "stage": plan.stage}
         content["recipe"] = plan.recipe.changed()
+        if model := plugins.source(plan.recipe.model):  # a user's own, which may have been edited
+            content["model"] = checksum(model)
         if not plan.shared:
-            name = plan.by_name(self.train.x)
+            name = plan.by_name(self.task.train.x) if self.val is self.task.val else None
             owner = {"run": self._identity} if name is None else {"objective": name}
             content.update(owner, **plan.dependencies())
         return self.path.parent.parent / "stages" / f"{key_of(content)}-s{self.seed}"
