@@ -14,6 +14,7 @@ from torch import nn
 from evenhand import Recipe, Task, execute
 from evenhand.training import loop, stopping
 from evenhand.training.average import Average
+from evenhand.training.data import checksum
 from evenhand.training.evaluation import standard_error, weighted_mean
 from evenhand.training.loop import seed_epoch
 from evenhand.training.progress import Silent
@@ -98,11 +99,15 @@ def test_a_training_with_other_weights_is_not_taken_for_another(tiny: Task, tmp_
     assert len({run.fit("model", choose=weight).folder for weight in weights}) == 3
 
 
-def test_the_key_of_erm_is_as_it_was(tiny: Task, tmp_path: Path) -> None:
+def test_the_keys_of_trainings_are_as_they_were(tiny: Task, tmp_path: Path) -> None:
     """Trainings of earlier versions are found again."""
-    run = make_run(tiny, tmp_path)
+    run, rows = make_run(tiny, tmp_path), tiny.train.take([0, 1, 2, 3])
     shared = {"task": "tiny", "data": tiny.checksum, "stage": "erm", "recipe": run.recipe.changed()}
     assert run.fit("erm").folder.name == f"{key_of(shared)}-s0"
+    own = {"objective": "evenhand.training.objective.cross_entropy", "draw": "", "choose": "", "start": ""}
+    own |= {"rows": checksum(rows.index, rows.rows, rows.copies, rows.y), "salt": 0, "recorded": False}
+    key = key_of({**shared, **own, "stage": "model", "stop": "val"})
+    assert run.fit("model", rows).folder.name == f"{key}-s0"
 
 
 # -- a second accuracy -----------------------------------------------------------------------------------
