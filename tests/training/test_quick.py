@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from evenhand import Task, execute
 from evenhand.core.compiler import has_triton
 from evenhand.training.data import Split
-from evenhand.training.models import cnn
+from evenhand.training.models import cnn, mlp
 from evenhand.training.objective import Tap
 from evenhand.training.progress import Silent
 from evenhand.training.quick import Graphed, allow_kernels, quickest
@@ -62,6 +62,27 @@ def test_graphs_are_for_long_trainings_that_bear_them(
     model = cnn((3, 8, 8), 2)
     found = quickest(model, recipe, CUDA, steps=steps, resident=resident)
     assert isinstance(found, Graphed) is graphed and (graphed or found is model)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "steps", "resident", "compiled", "graphed"),
+    [
+        (Recipe(model="mlp"), 10_000, True, True, True),
+        (Recipe(model="mlp"), 1_000, True, False, True),
+        (Recipe(model="mlp", compile="on"), 100, True, True, True),
+        (Recipe(model="mlp", compile="off"), 10_000, True, False, False),
+        (Recipe(model="mlp"), 10_000, False, True, False),
+        (Recipe(model="package.module:function"), 10_000, True, True, False),
+    ],
+)
+def test_the_graph_of_another_network_is_of_what_was_compiled(
+    recipe: Recipe, steps: int, resident: bool, compiled: bool, graphed: bool
+) -> None:
+    model = mlp((3, 8, 8), 2)
+    found = quickest(model, recipe, CUDA, steps=steps, resident=resident)
+    assert isinstance(found, Graphed) is graphed
+    inner = found._model if isinstance(found, Graphed) else found
+    assert (inner is not model) is compiled and isinstance(inner, nn.Module)
 
 
 def test_compile_off_forbids_the_kernels() -> None:

@@ -30,13 +30,16 @@ def quickest(
     asked, gpu = recipe.compile == "on", device.type == "cuda"
     if recipe.compile == "off" or not (asked or gpu):
         return model
+    # What torch.compile makes of a network moves less memory, but still launches hundreds of kernels a step.
+    # For the CNN there are kernels of our own.
+    forward: Any = model
     if not (gpu and isinstance(model, CNN)) and (asked or steps > COMPILE):
-        compiled: Forward = torch.compile(model, dynamic=False)
-        return compiled
+        forward = torch.compile(model, dynamic=False)
     # The parts of a batch would share the gradients' memory, ranks talk to each other within a step, and a
     # model of one's own may do what a graph cannot.
     alone, known = recipe.slices == 1 and ranks.count() == 1, ":" not in recipe.model
-    return Graphed(model, recipe) if alone and known and resident and (asked or steps > GRAPH) else model
+    graph = gpu and alone and known and resident and (asked or steps > GRAPH)
+    return Graphed(forward, recipe) if graph else forward
 
 
 def allow_kernels(module: object, recipe: Recipe) -> None:
