@@ -62,7 +62,8 @@ class Local:
                 outcome = worker.answer()
                 if outcome is None:  # it died; the next run there gets a new one
                     self._workers[key.data] = None
-                    outcome = None if path is None else Outcome(path, worker.last_words(), died=True)
+                    error, text = worker.last_words()
+                    outcome = None if path is None else Outcome(path, error, text, died=True)
                     worker.close()
                 if outcome is not None:
                     outcomes.append(outcome)
@@ -118,13 +119,15 @@ class _Worker:
         values = json.loads(line)
         return Outcome(**{**values, "path": Path(values["path"])})
 
-    def last_words(self) -> str:
-        """How it ended, and the end of what it wrote to standard error."""
+    def last_words(self) -> tuple[str, str]:
+        """How it ended, in a line, and the end of what it wrote to standard error."""
         code = self._process.wait()
         self._errors.seek(0)
-        text = self._errors.read()[-2000:].decode(errors="replace").strip()
+        text = self._errors.read()[-8000:].decode(errors="replace").strip()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return f"the worker process {how}" + (f": {text}" if text else "; was there enough memory?")
+        return f"the worker process {how}" + (
+            f": {gist(text)}" if text else "; was there enough memory?"
+        ), text
 
     def close(self) -> None:
         """End the process; a run in the middle of its training continues from there another time."""
@@ -133,3 +136,14 @@ class _Worker:
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
             if pipe is not None:
                 pipe.close()
+
+
+def gist(text: str) -> str:
+    """The line of a process's last words that says what was wrong: C++ says what(), Python the last line.
+
+    >>> gist("terminate called\\n  what():  CUDA error: out of memory\\nframe #0: here")
+    'CUDA error: out of memory'
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reasons = [line.partition("what():")[2].strip() for line in lines if "what():" in line]
+    return [*lines, *reasons][-1][:300]
