@@ -167,6 +167,16 @@ def test_a_line_above_all_bars_is_inside_the_figure(tmp_path: Path) -> None:
     assert all(axes.get_ylim()[1] > 70 for axes in axes_of(drawn) if axes.get_title())
 
 
+def test_one_candidate_is_named_by_its_settings_and_a_selected_zero_is_seen(tmp_path: Path) -> None:
+    made = [write(tmp_path, "erm", {"lr": 1e-3, "weight_decay": w}, wga=w, val=1 - w) for w in (0.0, 0.01)]
+    made += [write(tmp_path, "jtt", {"identifier_epochs": 10, "upweight": 25, **PAIR}, wga=0.5)]
+    titles = {axes.get_title(loc="left"): axes for axes in axes_of(plots.draw("selection", made))}
+    assert titles["JTT"].get_xlabel() == "identifier\nepochs /\nupweight"
+    assert [label.get_text() for label in titles["JTT"].get_xticklabels()] == ["10/25"]
+    marks = [[line.get_marker() for line in titles[name].lines] for name in ("ERM", "JTT")]
+    assert marks == [["X", "None"], ["None"]]  # ERM's line is the other
+
+
 def test_cost_shows_the_longest_run_and_the_search(records: list[Record]) -> None:
     drawn = plots.draw("cost", records, ["even_odd"])
     assert drawn.data["jtt"] == pytest.approx({"longest": 36, "search": 55})
@@ -219,6 +229,13 @@ def test_what_cannot_be_drawn_says_how_to_make_it(tmp_path: Path) -> None:
     assert plots.drawable(made) == []
     with pytest.raises(ValueError, match="must end with .svg, .pdf, .png, got"):
         plots.check_form(Path("a.gif"))
+
+
+@pytest.mark.parametrize("name", ["validation", "training"])
+def test_a_task_without_groups_has_no_dynamics_whatever_is_run(tmp_path: Path, name: str) -> None:
+    made = [write(tmp_path, "tab", PAIR, task="bar", groups=False)]
+    with pytest.raises(ValueError, match=f"the figure '{name}' shows samples .* and bar does not say which"):
+        plots.draw(name, made, ["bar"])
 
 
 def test_an_unfinished_search_is_said_to_be(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ FIGURES = {
 }
 STRENGTHS = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995)  # p of the sweeps
 DYNAMICS: dict[str, Any] = {"epochs": 50, "patience": 1000}  # figures 2 and 4 do not stop early
+LEARNED = ("validation", "training")  # figures of how conflicting samples are learned
 SWEPT = {
     "correlation": ("erm", "tab", "eta_tab", "minibatch_tab"),
     "eta": ("erm", "erm_randaug", "tab", "eta_tab"),
@@ -43,12 +44,20 @@ def needs(name: str, task: str, seeds: Sequence[int] = (0, 1, 2)) -> list[Planne
     check(name)
     if name in SEARCHED:
         return []
-    if name in ("validation", "training"):
+    if name in LEARNED:
         methods = ("erm",) if name == "validation" else ("erm", "tab")
         return [Planned(task, method, {}, seed, dict(DYNAMICS)) for method in methods for seed in seeds]
     return [
         Planned(spec, method, {}, seed) for spec in swept(task) for method in SWEPT[name] for seed in seeds
     ]
+
+
+def nothing_conflicts(name: str, task: str) -> ValueError:
+    """That a figure cannot be drawn of this task, whatever is run."""
+    return ValueError(
+        f"the figure {name!r} shows samples that break a shortcut, and {task} does not say which do; "
+        "use a task that does, such as digits_even_odd"
+    )
 
 
 def searches(name: str) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ def _agenda(
 ) -> Agenda:
     """What is asked for: every method's grid or single runs of it, or what a figure shows."""
     from evenhand.bench.agenda import Agenda
-    from evenhand.bench.needs import needs, searches
+    from evenhand.bench.needs import LEARNED, needs, nothing_conflicts, searches
     from evenhand.bench.plan import PAPER, fixed, split_methods, waves
     from evenhand.bench.work import load
 
@@ -148,6 +148,10 @@ def _agenda(
         if methods is not None:
             raise ValueError("--figure says which methods are run; leave --methods out")
         planned = [one for task in tasks for one in needs(figure, task, seeds)]
+        for spec in tasks if figure in LEARNED else ():
+            task = load(spec, place.data)
+            if task.train.group is None or not task.conflicting:
+                raise nothing_conflicts(figure, spec)
         agenda.add(dataclasses.replace(one, changes={**one.changes, **changes}) for one in planned)
         names = searches(figure)
     if names:

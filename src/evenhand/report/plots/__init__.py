@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenhand.bench.needs import FIGURES, SWEPT, check
+from evenhand.bench.needs import FIGURES, LEARNED, SWEPT, check, nothing_conflicts
 from evenhand.bench.select import Bench, task_names
 from evenhand.report.plots import dynamics, search, sweep
 from evenhand.report.plots.style import Drawn, check_form, encode, look, save
@@ -21,6 +21,9 @@ def draw(name: str, records: Sequence[Record], wanted: Sequence[str] = ()) -> Dr
         drawn = _draw(name, records, wanted)
     if drawn is None:
         task = wanted[0] if wanted else "TASK"
+        own = [record for record in records if task in (record.config["task"], record.config["spec"])]
+        if name in LEARNED and own and all(record.metrics["test"]["groups"] is None for record in own):
+            raise nothing_conflicts(name, task)
         raise ValueError(
             f"there are no runs for the figure {name!r}{f' of {task}' if wanted else ''}; "
             f"make them with: evenhand bench {task} --figure {name}"
@@ -44,7 +47,7 @@ def _draw(name: str, records: Sequence[Record], wanted: Sequence[str]) -> Drawn 
         if not found:
             return None
         return sweep.correlation(found) if name == "correlation" else sweep.comparison(name, found)
-    if name in ("validation", "training"):
+    if name in LEARNED:
         names = list(wanted) or [bench.spec for bench in make_benches(records, ())]
         curves = [each for task in names if (each := dynamics.dynamics(records, task)) is not None]
         if not curves:

@@ -17,6 +17,7 @@ from evenhand.report.plots.style import (
     INK,
     MAJORITY,
     MINORITY,
+    OUTLINE,
     RULE,
     SOFT,
     Drawn,
@@ -225,7 +226,8 @@ def _composition(axes: Axes, found: Sequence[Dynamics], data: dict[str, Any]) ->
             x = 2.6 * i + j
             axes.bar(x, 100 * shares[name], width=0.8, color=tint, alpha=1 if j else 0.45)
             axes.annotate(f"{100 * shares[name]:.1f}%", (x, 100 * shares[name]), ha="center", va="bottom",
-                          fontsize=7, xytext=(0, 1.5), textcoords="offset points")  # fmt: skip
+                          fontsize=7, xytext=(0, 1.5), textcoords="offset points", zorder=5,
+                          path_effects=OUTLINE)  # fmt: skip
             ticks.append(x)
             labels.append(("larger" if j == 0 else "smaller") + (f"\n{task.spec}" if len(found) > 1 else ""))
         level = 100 * shares["all"]

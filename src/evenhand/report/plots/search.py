@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullFormatter
 
 from evenhand.bench.result import mean, result
@@ -19,6 +19,7 @@ from evenhand.report.plots.style import (
     GOLD,
     INK,
     MAJORITY,
+    OUTLINE,
     SOFT,
     WIDTH,
     Drawn,
@@ -34,7 +35,6 @@ from evenhand.report.words import count
 
 SHOWN = ("erm", "masktune", "lff", "jtt")  # as in the paper
 COSTS = ("erm", "gdro", "tab", "masktune", "lff", "jtt")
-OUTLINE = [withStroke(linewidth=2, foreground="white")]  # keeps numbers clear of lines
 LONG = 12  # candidates, from which on a method gets a row of its own
 
 
@@ -58,9 +58,10 @@ def bars(bench: Bench, method: str) -> dict[str, Any]:
 
 
 def varied(found: Sequence[Candidate]) -> list[str]:
-    """The hyperparameters that differ between candidates."""
-    names = found[0].settings if found else {}
-    return [name for name in names if len({str(each.settings[name]) for each in found}) > 1]
+    """The hyperparameters that differ between candidates; all of them, where there is one candidate."""
+    names = list(found[0].settings) if found else []
+    differ = [name for name in names if len({str(each.settings[name]) for each in found}) > 1]
+    return names if len(found) == 1 else differ
 
 
 def _label(candidate: Candidate, names: Sequence[str]) -> str:
@@ -79,12 +80,14 @@ def selection(bench: Bench) -> Drawn:
     lines = {name: mean_wga(bench, name) for name in ("erm", "tab") if bench.candidates(name)}
     highest = max([*lines.values(), *(max(each["wga"]) for each in data.values())])
     for part, row in zip(parts, rows, strict=True):
-        ratios = [len(data[name]["wga"]) + 1.5 for name in row]
+        ratios = [len(data[name]["wga"]) + 2 for name in row]
         axes = part.subplots(1, len(row), squeeze=False, width_ratios=ratios, sharey=True)[0]
         for i, (panel, method) in enumerate(zip(axes, row, strict=True)):
             _bars(panel, data[method], lines)
             panel.set_title(method_title(method))
-            panel.set_xlabel(" / ".join(data[method]["varied"]) or "nothing varied", color=SOFT)
+            names = " / ".join(data[method]["varied"])
+            narrow = len(data[method]["wga"]) < 3
+            panel.set_xlabel(textwrap.fill(names.replace("_", " "), 12) if narrow else names, color=SOFT)
             percent_axis(panel, 0, max(20, min(112, 100 * highest * 1.22 + 4)))
             if i == 0:
                 panel.set_ylabel("test WGA")
@@ -117,6 +120,8 @@ def _bars(axes: Axes, shown: dict[str, Any], lines: dict[str, float]) -> None:
     drawn = axes.bar(x, heights, width=0.78, color=MAJORITY)
     chosen, starred = shown["by_accuracy"], shown["by_wga"]
     drawn[chosen].set(facecolor=GOLD, hatch="xxx", edgecolor=INK, linewidth=0.6)
+    if heights[chosen] == 0:  # such a bar is not seen
+        axes.plot(x[chosen], 0, "X", color=GOLD, markeredgecolor=INK, clip_on=False, zorder=4)
     for i, rank in enumerate(shown["ranks"]):
         star = "★\n" if i == starred else ""
         axes.annotate(f"{star}{rank}", (x[i], heights[i]), xytext=(0, 1.5), textcoords="offset points",

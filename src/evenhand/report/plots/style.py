@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from evenhand.training.store import write_bytes
@@ -20,6 +21,7 @@ from evenhand.training.store import write_bytes
 INK, SOFT, RULE, WASH = "#14191d", "#55606a", "#d8dde1", "#eceff1"
 MAJORITY, MINORITY, ACCENT = "#43688f", "#bf4310", "#00665c"
 GOLD = "#e0b03a"
+OUTLINE = [withStroke(linewidth=2, foreground="white")]  # keeps numbers clear of lines
 # Colours differ in lightness too, and every line also has its own mark, so that no reader needs the hue.
 METHODS = {
     "erm": ("#43688f", "o"),
