@@ -207,6 +207,17 @@ def test_the_readers_own_settings_neither_count_nor_change(records: list[Record]
         assert matplotlib.rcParams["font.size"] == 30
 
 
+def test_a_page_gets_the_figures_of_every_task_and_one_of_a_sweep(records: list[Record]) -> None:
+    drawn = [(each.name, each.title) for each in plots.drawable(records)]
+    assert [title for name, title in drawn if name == "cost"] == [
+        "What training on even_odd costs",
+        "What training on cmnist costs",
+    ]
+    assert [name for name, _ in drawn] == [
+        *("validation", "selection", "training", "correlation", "cost", "cost", "eta", "minibatch")
+    ]
+
+
 def test_names_that_look_like_formulas_are_drawn_as_they_are(tmp_path: Path) -> None:
     name = r"$\frac{"
     made = [write(tmp_path, m, task="own", spec=f"own {name}", dynamics=curves(5)) for m in ("erm", "tab")]

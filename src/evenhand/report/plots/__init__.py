@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from evenhand.bench.needs import FIGURES, LEARNED, SWEPT, check, nothing_conflicts
+from evenhand.bench.needs import FIGURES, LEARNED, SWEPT, base, check, nothing_conflicts
 from evenhand.bench.select import Bench, task_names
 from evenhand.report.plots import dynamics, search, sweep
 from evenhand.report.plots.style import Drawn, check_form, encode, look, save
@@ -31,10 +32,17 @@ def draw(name: str, records: Sequence[Record], wanted: Sequence[str] = ()) -> Dr
     return drawn
 
 
-def drawable(records: Sequence[Record], wanted: Sequence[str] = ()) -> list[Drawn]:
-    """Every figure that these records allow."""
+def drawable(records: Sequence[Record]) -> list[Drawn]:
+    """Every figure that these records allow, of every task; of a sweep over p, of the first that has it."""
+    alike: dict[Any, list[tuple[str, ...]]] = {}
+    for bench in make_benches(records, ()) if records else []:
+        alike.setdefault(base(bench.spec)[0], []).append((bench.spec,))
     with look():
-        found = [_draw(name, records, wanted) for name in FIGURES]
+        found = [
+            next(filter(None, (_draw(name, records, wanted) for wanted in specs)), None)
+            for name in FIGURES
+            for specs in ([[()]] if name in SWEPT else alike.values())
+        ]
     return [each for each in found if each is not None]
 
 
