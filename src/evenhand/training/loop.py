@@ -164,8 +164,14 @@ class Training:
         for model in dict.fromkeys([self.model, self.handed_over]):
             sync.copy_from_first(model)
         steps = self.recipe.epochs * (len(self.train.split) // self.train.batch_size)
-        resident = self.train.source.resident
-        fast = quickest(self.model, self.recipe, self.device, steps=steps, resident=resident)
+        fast = quickest(
+            self.model,
+            self.recipe,
+            self.device,
+            steps=steps,
+            resident=self.train.source.resident,
+            known=self.train.task.make_model is None and ":" not in self.recipe.model,
+        )
         self._tap = Tap(self.model, fast, self._full_slice())
         self.progress.start(
             self.title, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)

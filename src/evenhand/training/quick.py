@@ -16,16 +16,18 @@ from evenhand.training.models import CNN
 from evenhand.training.recipe import Recipe
 
 Forward = Callable[[Tensor], Tensor]
-GRAPH, COMPILE = 200, 3000  # steps from which capturing, about a second, and compiling, half a minute, pay
+GRAPH = 200  # steps from which capturing, about a second, pays
+COMPILE = 3000  # and compiling, half a minute once a process, which pays over several trainings
 
 
 def quickest(
-    model: nn.Module, recipe: Recipe, device: torch.device, *, steps: int, resident: bool
+    model: nn.Module, recipe: Recipe, device: torch.device, *, steps: int, resident: bool, known: bool
 ) -> Forward:
     """The model's forward pass for batches of one size, each followed by its backward pass.
 
     `steps`: how many a whole training may take, and never how many are left, so that a continued training
     does the same arithmetic. `resident`: no thread fetches data meanwhile, which capturing does not bear.
+    `known`: a network of ours or torchvision's; what a user's does in Python, a graph would do once.
     """
     asked, gpu = recipe.compile == "on", device.type == "cuda"
     if recipe.compile == "off" or not (asked or gpu):
@@ -35,9 +37,8 @@ def quickest(
     forward: Any = model
     if not (gpu and isinstance(model, CNN)) and (asked or steps > COMPILE):
         forward = torch.compile(model, dynamic=False)
-    # The parts of a batch would share the gradients' memory, ranks talk to each other within a step, and a
-    # model of one's own may do what a graph cannot.
-    alone, known = recipe.slices == 1 and ranks.count() == 1, ":" not in recipe.model
+    # The parts of a batch would share the gradients' memory, and ranks talk to each other within a step.
+    alone = recipe.slices == 1 and ranks.count() == 1
     graph = gpu and alone and known and resident and (asked or steps > GRAPH)
     return Graphed(forward, recipe) if graph else forward
 

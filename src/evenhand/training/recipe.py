@@ -49,7 +49,7 @@ class Recipe:
     augment: bool = True  # the task's own training augmentation
     clean_losses: bool = False  # record losses in a pass of their own after each epoch, in evaluation mode
     precision: Precision = "auto"  # resolved before hashing: bf16 on a GPU, fp32 elsewhere
-    compile: Literal["auto", "on", "off"] = "auto"  # never changes what is computed, so not part of the key
+    compile: Literal["auto", "on", "off"] = "auto"  # changes rounding only, as a device does: not in the key
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
