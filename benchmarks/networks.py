@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import common
 import torch
@@ -19,34 +20,34 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from evenhand.training.evaluation import autocast
+from evenhand.training.loop import make_optimizer
 from evenhand.training.models import make_model
 from evenhand.training.quick import Graphed
 from evenhand.training.recipe import Recipe
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-STEPS = 15
 
 
-def stepper(name: str, way: str, batch: int, size: int) -> Callable[[], None]:
-    """Some training steps of a fresh network, taken the given way."""
+def stepper(name: str, way: str, batch: int, size: int, num: int) -> tuple[Callable[[], None], Any]:
+    """`num` training steps of a fresh network, taken the given way, and what its forward pass is."""
     recipe = Recipe(model=name, precision="bf16")
     model = make_model(name, shape=(3, size, size), num_classes=2).to(DEVICE)
     model.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x = torch.randn(batch, 3, size, size, device=DEVICE).contiguous(memory_format=torch.channels_last)
     y = torch.randint(0, 2, (batch,), device=DEVICE)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    optimizer = make_optimizer(list(model.parameters()), recipe.replace(optimizer="sgd"), DEVICE)
     forward = torch.compile(model, dynamic=False) if "compiled" in way else model
     fast = Graphed(forward, recipe) if "graphs" in way else forward
 
     def steps() -> None:
-        for _ in range(STEPS):
+        for _ in range(num):
             with autocast(recipe, DEVICE):
                 loss = F.cross_entropy(fast(x), y)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    return steps
+    return steps, fast
 
 
 def kernels(work: Callable[[], None]) -> float:
@@ -65,14 +66,17 @@ def main() -> None:
     print(common.machine())
     on_gpu = DEVICE.type == "cuda"
     ways = ["eager", "graphs", "compiled", "graphs, compiled"] if on_gpu else ["eager", "compiled"]
+    num = 2 if options.smoke else 15
     for batch, size in [(4, 32)] if options.smoke else [(436, 96), (194, 224)]:
         print(f"\n{options.model}, {batch} images of {size} pixels\n")
         rows, plain = [], 0.0
         for way in ways:
-            steps = stepper(options.model, way, batch, size)
-            took = common.seconds(steps, warm=2) / STEPS
+            steps, fast = stepper(options.model, way, batch, size, num)
+            took = common.seconds(steps, warm=2) / num
             plain = plain or took
-            alone = f"{kernels(steps) / STEPS * 1e3:.1f}" if on_gpu else ""
+            alone = f"{kernels(steps) / num * 1e3:.1f}" if on_gpu else ""
+            if isinstance(fast, Graphed):
+                fast.release()
             rows.append((way, f"{took * 1e3:.1f}", alone, f"{batch / took:,.0f}", f"{plain / took:.2f}"))
         common.table(("way", "ms a step", "kernels, ms", "images/s", "times eager"), rows)
 

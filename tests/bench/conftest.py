@@ -59,13 +59,31 @@ def train(run):
     return run.fit("erm").model
 '''
 
+SPOKEN = '''
+"""A method that says why before it takes its process with it."""
+import os, sys
+
+GRID = {"lr": [1e-3]}
+
+def train(run):
+    print("a harmless warning\\nOSError: the disk is on fire", file=sys.stderr, flush=True)
+    os._exit(7)
+'''
+
 
 @pytest.fixture(scope="session")
 def mine_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("user")
     package = folder / "mine"
     package.mkdir()
-    files = {"__init__": "", "tiny": TASK, "plain": PLAIN, "fatal": FATAL, "failing": FAILING}
+    files = {
+        "__init__": "",
+        "tiny": TASK,
+        "plain": PLAIN,
+        "fatal": FATAL,
+        "failing": FAILING,
+        "spoken": SPOKEN,
+    }
     for name, text in files.items():
         (package / f"{name}.py").write_text(text)
     return folder
@@ -73,7 +91,7 @@ def mine_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def mine(mine_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`mine.tiny`, `mine.plain`, `mine.fatal` and `mine.failing` can be imported, here and in workers."""
+    """`mine.tiny`, `mine.plain` and the methods of `mine` can be imported, here and in workers."""
     monkeypatch.syspath_prepend(str(mine_folder))
     tests = Path(__file__).parents[1]
     inherited = os.environ.get("PYTHONPATH")

@@ -28,8 +28,23 @@ def test_workers_do_what_this_process_would_and_a_dead_one_is_replaced(tmp_path:
         launch(agenda, engine)
     assert agenda.left() == 0 and not agenda.failures()
     (note,) = agenda.notes
-    assert "mine.fatal lr=0.001 seed 0: the worker process was killed by signal 9" in note
+    said = "mine.tiny mine.fatal lr=0.001 seed 0: the worker process was killed by signal 9"
+    assert note == f"{said} (was there enough memory?); tried again"
     assert metrics(tmp_path / "local") == metrics(tmp_path / "inline") != {}
+
+
+def test_a_worker_that_dies_too_often_is_said_in_a_line_and_its_words_are_kept(tmp_path: Path) -> None:
+    agenda = bench(tmp_path, methods=["mine.spoken", "erm"], seeds=[0])
+    with Local(1, agenda.place) as engine:
+        launch(agenda, engine)
+    (failed,) = agenda.failures()
+    said = "the worker process ended with exit code 7: OSError: the disk is on fire"
+    assert (
+        failed.error == said
+        and [note.endswith(f"{said}; tried again") for note in agenda.notes] == [True] * 2
+    )
+    kept = json.loads((failed.path / "failure.json").read_text())
+    assert kept["error"] == said and "a harmless warning\nOSError" in kept["traceback"]
 
 
 def alive(pid: int) -> bool:

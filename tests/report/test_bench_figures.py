@@ -111,7 +111,7 @@ def test_selection_shows_every_candidate_its_rank_and_what_is_selected(records: 
     assert drawn.data["lines"] == pytest.approx({"erm": 0.51, "tab": 0.83})
     assert [line.get_ydata()[0] for line in titles["LfF"].lines] == pytest.approx([51, 83])
     assert "Waterbirds" in drawn.caption and "Unfinished" not in drawn.caption
-    assert titles["ERM"].get_xlabel() == "weight_decay"  # the learning rate does not vary
+    assert titles["ERM"].get_xlabel() == "weight decay"  # the learning rate does not vary
 
 
 def test_correlation_shows_means_over_seeds_at_every_p(records: list[Record]) -> None:
@@ -208,7 +208,7 @@ def test_the_readers_own_settings_neither_count_nor_change(records: list[Record]
 
 
 def test_a_page_gets_the_figures_of_every_task_and_one_of_a_sweep(records: list[Record]) -> None:
-    drawn = [(each.name, each.title) for each in plots.drawable(records)]
+    drawn = [(each.name, each.title) for each in plots.drawable(records, 6)]
     assert [title for name, title in drawn if name == "cost"] == [
         "What training on even_odd costs",
         "What training on cmnist costs",
@@ -216,13 +216,14 @@ def test_a_page_gets_the_figures_of_every_task_and_one_of_a_sweep(records: list[
     assert [name for name, _ in drawn] == [
         *("validation", "selection", "training", "correlation", "cost", "cost", "eta", "minibatch")
     ]
+    assert len(plots.drawable(records, 1)) == len(drawn) - 1
 
 
 def test_names_that_look_like_formulas_are_drawn_as_they_are(tmp_path: Path) -> None:
     name = r"$\frac{"
     made = [write(tmp_path, m, task="own", spec=f"own {name}", dynamics=curves(5)) for m in ("erm", "tab")]
-    assert {each.name for each in plots.drawable(made)} == {"validation", "training", "cost"}
-    for each in plots.drawable(made):
+    assert {each.name for each in plots.drawable(made, 6)} == {"validation", "training", "cost"}
+    for each in plots.drawable(made, 6):
         assert plots.encode(each, "png").startswith(b"\x89PNG") and name in each.title
 
 
@@ -237,7 +238,7 @@ def test_what_cannot_be_drawn_says_how_to_make_it(tmp_path: Path) -> None:
             plots.draw(name, made)
         with pytest.raises(ValueError, match=f"of bar; make them with: evenhand bench bar --figure {name}"):
             plots.draw(name, made, ["bar"])
-    assert plots.drawable(made) == []
+    assert plots.drawable(made, 6) == []
     with pytest.raises(ValueError, match="must end with .svg, .pdf, .png, got"):
         plots.check_form(Path("a.gif"))
 
@@ -247,6 +248,8 @@ def test_a_task_without_groups_has_no_dynamics_whatever_is_run(tmp_path: Path, n
     made = [write(tmp_path, "tab", PAIR, task="bar", groups=False)]
     with pytest.raises(ValueError, match=f"the figure '{name}' shows samples .* and bar does not say which"):
         plots.draw(name, made, ["bar"])
+    with pytest.raises(ValueError, match="and bar does not say which do"):
+        plots.draw(name, made)
 
 
 def test_an_unfinished_search_is_said_to_be(tmp_path: Path) -> None:

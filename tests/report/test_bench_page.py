@@ -86,6 +86,14 @@ def test_the_page_begins_with_who_leads_and_whether_seeds_differ_by_more(tmp_pat
     assert benchpage.lead(alone) == ""
 
 
+def test_many_tasks_are_folded_and_none_is_left_out(tmp_path: Path) -> None:
+    tasks = [f"own{i}" for i in range(8)]
+    made = [write(tmp_path, m, PAIR, seed=s, task=t) for t in tasks for m in ("erm", "tab") for s in range(2)]
+    found = Page(build(made, tmp_path / "p.html", load_task=lambda _: None).read_text())
+    assert "2 more tasks" in found.words and found.words.count("told no groups") == 6
+    assert all(task in found.words for task in tasks)
+
+
 def test_the_same_runs_make_the_same_page(tmp_path: Path) -> None:
     made = [write(tmp_path, m, PAIR, seed=s, dynamics=curves(6)) for m in ("erm", "tab") for s in (0, 1)]
     first = build(made, tmp_path / "a.html", load_task=lambda _: None).read_bytes()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -125,9 +126,10 @@ class _Worker:
         self._errors.seek(0)
         text = self._errors.read()[-8000:].decode(errors="replace").strip()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return f"the worker process {how}" + (
-            f": {gist(text)}" if text else "; was there enough memory?"
-        ), text
+        # The kernel does not write down why it kills: what was written last is then about something else.
+        why = "" if code == -signal.SIGKILL else gist(text)
+        line = f"the worker process {how}" + (f": {why}" if why else " (was there enough memory?)")
+        return line, text
 
     def close(self) -> None:
         """End the process; a run in the middle of its training continues from there another time."""
@@ -145,5 +147,5 @@ def gist(text: str) -> str:
     'CUDA error: out of memory'
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    reasons = [line.partition("what():")[2].strip() for line in lines if "what():" in line]
-    return [*lines, *reasons][-1][:300]
+    reasons = [reason for line in lines if (reason := line.partition("what():")[2].strip())]
+    return ([*lines, *reasons] or [""])[-1][:300]

@@ -138,6 +138,7 @@ def _agenda(
     from evenhand.bench.needs import LEARNED, needs, nothing_conflicts, searches
     from evenhand.bench.plan import PAPER, fixed, split_methods, waves
     from evenhand.bench.work import load
+    from evenhand.training.dynamics import has_conflicts
 
     agenda = Agenda(place)
     names: Sequence[str] = PAPER if methods is None else split_methods(methods)
@@ -149,8 +150,7 @@ def _agenda(
             raise ValueError("--figure says which methods are run; leave --methods out")
         planned = [one for task in tasks for one in needs(figure, task, seeds)]
         for spec in tasks if figure in LEARNED else ():
-            task = load(spec, place.data)
-            if task.train.group is None or not task.conflicting:
+            if not has_conflicts(load(spec, place.data)):
                 raise nothing_conflicts(figure, spec)
         agenda.add(dataclasses.replace(one, changes={**one.changes, **changes}) for one in planned)
         names = searches(figure)

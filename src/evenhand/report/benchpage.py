@@ -22,6 +22,7 @@ from evenhand.training.record import Record
 
 SHOWN = ("1", "2", "selected", "cost")
 MANY = 12  # variants, above which a study is told by the selected ones alone
+MOST_TASKS = 6  # that are shown unfolded and get figures, as many as the paper has
 POINTS = 40  # of a small curve
 HEIGHT = 24  # of it, in pixels
 
@@ -43,6 +44,7 @@ class BenchView:
     leads: list[str]
     tables: list[Table]
     pictures: list[Picture]
+    most: int  # tasks that are shown unfolded
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def view(records: Sequence[Record]) -> BenchView:
     filled = [table for table in made if any(section.rows for section in table.sections)]
     benches = tables.make_benches(ordered, ())
     told = [words for bench in benches if (words := lead(bench))]
-    return BenchView(told, filled, [_picture(drawn) for drawn in plots.drawable(ordered)])
+    pictures = [_picture(drawn) for drawn in plots.drawable(ordered, MOST_TASKS)]
+    return BenchView(told, filled, pictures, MOST_TASKS)
 
 
 def lead(bench: Bench) -> str:

@@ -133,7 +133,7 @@ def mark_best(
         return
     values = [_plain(row[column].value) for row in shown]
     target = min(values) if lowest else max(values)
-    heads = [row[column].text.split(" ")[0] for row in shown]
+    heads = [row[column].text.partition(" ±")[0] for row in shown]
     if len(set(heads)) == 1:
         return  # all are alike, so none is best
     for row, head in zip(shown, heads, strict=True):

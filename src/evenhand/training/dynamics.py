@@ -17,7 +17,7 @@ def dynamics(fits: Mapping[str, Fit], partition: Partition | None, task: Task) -
 
     For tables and figures only: this reads the true groups, which no method sees.
     """
-    if task.train.group is None or task.val.group is None or not task.conflicting:
+    if not has_conflicts(task):
         return None
     stages = {
         name: {
@@ -28,6 +28,11 @@ def dynamics(fits: Mapping[str, Fit], partition: Partition | None, task: Task) -
         if fit.recorded
     }
     return {"stages": stages, "clusters": [] if partition is None else _clusters(partition, task)}
+
+
+def has_conflicts(task: Task) -> bool:
+    """Whether it is known which training and validation samples break the shortcut."""
+    return task.train.group is not None and task.val.group is not None and bool(task.conflicting)
 
 
 def _curves(hits: np.ndarray, losses: np.ndarray, split: Split, task: Task) -> dict[str, Any]:

@@ -22,9 +22,9 @@ def draw(name: str, records: Sequence[Record], wanted: Sequence[str] = ()) -> Dr
         drawn = _draw(name, records, wanted)
     if drawn is None:
         task = wanted[0] if wanted else "TASK"
-        own = [record for record in records if task in (record.config["task"], record.config["spec"])]
+        own = [r for r in records if not wanted or task in (r.config["task"], r.config["spec"])]
         if name in LEARNED and own and all(record.metrics["test"]["groups"] is None for record in own):
-            raise nothing_conflicts(name, task)
+            raise nothing_conflicts(name, " and ".join(sorted({str(r.config["spec"]) for r in own})))
         raise ValueError(
             f"there are no runs for the figure {name!r}{f' of {task}' if wanted else ''}; "
             f"make them with: evenhand bench {task} --figure {name}"
@@ -32,8 +32,8 @@ def draw(name: str, records: Sequence[Record], wanted: Sequence[str] = ()) -> Dr
     return drawn
 
 
-def drawable(records: Sequence[Record]) -> list[Drawn]:
-    """Every figure that these records allow, of every task; of a sweep over p, of the first that has it."""
+def drawable(records: Sequence[Record], most: int) -> list[Drawn]:
+    """Every figure that these records allow, of so many tasks; of a sweep over p, the first that has it."""
     alike: dict[Any, list[tuple[str, ...]]] = {}
     for bench in make_benches(records, ()) if records else []:
         alike.setdefault(base(bench.spec)[0], []).append((bench.spec,))
@@ -41,7 +41,7 @@ def drawable(records: Sequence[Record]) -> list[Drawn]:
         found = [
             next(filter(None, (_draw(name, records, wanted) for wanted in specs)), None)
             for name in FIGURES
-            for specs in ([[()]] if name in SWEPT else alike.values())
+            for specs in ([[()]] if name in SWEPT else list(alike.values())[:most])
         ]
     return [each for each in found if each is not None]
 

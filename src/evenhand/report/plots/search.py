@@ -85,9 +85,9 @@ def selection(bench: Bench) -> Drawn:
         for i, (panel, method) in enumerate(zip(axes, row, strict=True)):
             _bars(panel, data[method], lines)
             panel.set_title(method_title(method))
-            names = " / ".join(data[method]["varied"])
+            names = " / ".join(data[method]["varied"]).replace("_", " ")
             narrow = len(data[method]["wga"]) < 3
-            panel.set_xlabel(textwrap.fill(names.replace("_", " "), 12) if narrow else names, color=SOFT)
+            panel.set_xlabel(textwrap.fill(names, 12) if narrow else names, color=SOFT)
             percent_axis(panel, 0, max(20, min(112, 100 * highest * 1.22 + 4)))
             if i == 0:
                 panel.set_ylabel("test WGA")
