@@ -15,9 +15,10 @@ needs_linux = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nee
 
 
 def script(name: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """One of the scripts here, in a process of its own, which forks its trials."""
+    """One of the scripts here, in a process of its own, which forks its trials: so without a GPU."""
     command = [sys.executable, str(HERE / name), *words]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, capture_output=True, text=True, env=env)
 
 
 @needs_linux

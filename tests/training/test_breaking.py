@@ -132,7 +132,7 @@ def test_a_machine_without_git_finishes_its_runs(tiny: Task, tmp_path: Path, mon
         raise FileNotFoundError("git")
 
     monkeypatch.setattr(subprocess, "run", missing)
-    record = execute(tiny, "erm", {"epochs": 1}, runs=tmp_path, show=Silent())
+    record = execute(tiny, "erm", {"epochs": 1}, runs=tmp_path, device="cpu", show=Silent())
     assert "commit" not in record.config["versions"]
 
 

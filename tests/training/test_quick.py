@@ -127,8 +127,8 @@ def test_what_is_captured_of_a_compiled_network_is_that_network(monkeypatch: pyt
         return function
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", played)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda _device: torch.get_rng_state())
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, _device: torch.set_rng_state(state))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda _device=None: torch.get_rng_state())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, _device=None: torch.set_rng_state(state))
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU6(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, 2))  # fmt: skip
     copied = copy.deepcopy(plain)
