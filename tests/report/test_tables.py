@@ -239,6 +239,31 @@ def test_variants_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert "tab lr=0.1, weight_decay=0" in names  # said where it differs
 
 
+def test_variants_of_other_recipes_are_compared_and_named_by_what_differs(tmp_path: Path) -> None:
+    own = Recipe(batch_size=2048, precision="fp32")
+    scores = {"last": (0.5, 0.1), "best": (0.6, 0.6)}
+    made = [
+        write(tmp_path, "tab", PAIR, seed=s, wga=w, recipe=own.replace(keep=keep))
+        for keep, each in scores.items()
+        for s, w in enumerate(each)
+    ]
+    table = tables.make("compare", made, root=tmp_path)
+    assert [row[0].text for row in table.sections[0].rows] == ["tab", "tab keep=best"]
+    assert table.cell("even_odd", "tab", "WGA").text == "30.0 ± 20.0"
+    assert table.cell("even_odd", "tab keep=best", "more than the first").text == "+30.0"
+    again = write(tmp_path, "tab", PAIR, seed=0, wga=0.9, data="other")
+    table = tables.make("compare", [*made, again], root=tmp_path)
+    assert table.cell("even_odd", "tab", "seeds").text == "2"
+    assert "Left out: 1 run (1 of tab done twice, on other data or code)." in table.sections[0].notes
+    short = [write(tmp_path, "gdro", PAIR, recipe=own.replace(epochs=e)) for e in (16, 2, 1)]
+    table = tables.make("compare", short, root=tmp_path)
+    assert [row[0].text for row in table.sections[0].rows] == [
+        "gdro epochs=1",
+        "gdro epochs=2",
+        "gdro epochs=16",
+    ]
+
+
 def test_variants_are_compared_with_the_method_that_is_named(tmp_path: Path) -> None:
     scores = {"erm": (0.2, 0.3), "tab": (0.5, 0.6), "even": (0.7, 0.9)}
     made = [write(tmp_path, m, PAIR, seed=s, wga=w) for m, each in scores.items() for s, w in enumerate(each)]

@@ -54,7 +54,7 @@ def make(
     if name == "2":
         return table_two(benches, by)
     if name == "compare":
-        return table_compare(benches, root, against)
+        return table_compare(benches, records, root, against)
     return {"1": table_one, "selected": table_selected, "cost": table_cost}[name](benches, by, failed)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from evenhand.bench.grids import PAIR, named
-from evenhand.bench.recipes import pair_of
+from evenhand.bench.grids import PAIR, named, task_recipe
+from evenhand.bench.recipes import base_recipe, pair_of
 from evenhand.bench.result import COLLAPSED, mean_of
 from evenhand.bench.select import Bench
 from evenhand.report.table import EMPTY, Cell, Column, Row, Section, Table, number, percents, words
 from evenhand.report.tables.bootstrap import REPLICATES, Resampled, interval_of_difference, resample
+from evenhand.report.tables.notes import told_left_out
 from evenhand.training.record import Record
 
 COLUMNS = (
@@ -33,9 +35,12 @@ COLUMNS = (
 Variant = dict[int, Record]  # by seed
 
 
-def table_compare(benches: Sequence[Bench], root: Path | None = None, against: str | None = None) -> Table:
+def table_compare(
+    benches: Sequence[Bench], records: Sequence[Record], root: Path | None = None, against: str | None = None
+) -> Table:
     """Every variant of a task's runs with its difference to the first, over the seeds that both have.
 
+    Here runs of all recipes count: where a field of these differs, it is part of a variant's name.
     `root` is the folder of the datasets, whose test labels the intervals over test samples need; `against`
     the method whose variants come first, or one variant by the name that the table gives it.
     """
@@ -47,31 +52,46 @@ def table_compare(benches: Sequence[Bench], root: Path | None = None, against: s
         f"Collapsed: seeds with a WGA below {100 * COLLAPSED:g}%. Purity: of the "
         "minority clusters, bias-conflicting samples; identified: of these, the part in minority clusters."
     )
-    found = {bench.spec: _variants(bench) for bench in benches}
-    names = {name: None for variants in found.values() for name in variants}
+    found = {bench.spec: _variants(bench, records) for bench in benches}
+    names = {name: None for variants, _ in found.values() for name in variants}
     if against is not None and not any(against in (name, name.split()[0]) for name in names):
         raise ValueError(f"--against must be one of {'; '.join(names)}; or its method; got {against!r}")
-    sections = [_section(bench, found[bench.spec], root, against or "tab") for bench in benches]
+    sections = [_section(spec, *made, root, against or "tab") for spec, made in found.items()]
     return Table("compare", "Variants, seed by seed", COLUMNS, sections, [how])
 
 
-def _variants(bench: Bench) -> dict[str, Variant]:
+def _variants(bench: Bench, records: Sequence[Record]) -> tuple[dict[str, Variant], Counter[str]]:
+    """The variants of a task by name, and why runs are left out -> how many."""
     found: dict[str, Variant] = {}
-    pairs = {tuple(pair_of(record).items()) for record in bench.records}
+    left_out: Counter[str] = Counter()
+    own = [record for record in records if record.config["task"] == bench.task]
+    recipes = [base_recipe(record) for record in own]
+    mixed = {key for recipe in recipes for key in recipe if recipe[key] != recipes[0].get(key)}
+    pairs = {tuple(pair_of(record).items()) for record in own}
     shown = PAIR if len(pairs) > 1 else ()  # learning rate and weight decay, where they differ at all
-    for record in sorted(bench.records, key=lambda record: record.seed):
+    published = task_recipe(bench.spec)
+    for record, recipe in sorted(zip(own, recipes, strict=True), key=lambda both: both[0].seed):
         pair = {key: value for key, value in pair_of(record).items() if key in shown}
-        settings = named({**dict(sorted(record.config["hyperparameters"].items())), **pair})
-        found.setdefault(f"{record.method} {settings}".strip(), {})[record.seed] = record
-    return found
+        rest = {key: recipe.get(key) for key in sorted(mixed)}
+        rest = {
+            key: rest[key] for key in rest if published is None or rest[key] != getattr(published, key, None)
+        }
+        name = named({**dict(sorted(record.config["hyperparameters"].items())), **pair, **rest})
+        variant = found.setdefault(f"{record.method} {name}".strip(), {})
+        if variant.setdefault(record.seed, record) is not record:
+            left_out[f"of {record.method} done twice, on other data or code"] += 1
+    return found, left_out
 
 
-def _section(bench: Bench, found: dict[str, Variant], root: Path | None, against: str) -> Section:
+def _section(
+    spec: str, found: dict[str, Variant], left_out: Counter[str], root: Path | None, against: str
+) -> Section:
     names = sorted(found, key=lambda name: _place(name, against))
     first = found[names[0]]
     kept = [record for variant in found.values() for record in variant.values()]
-    resampled, notes = resample(kept, bench.spec, root) if len(found) > 1 else ({}, [])
-    return Section(bench.spec, [_row(name, found[name], first, resampled) for name in names], notes)
+    resampled, notes = resample(kept, spec, root) if len(found) > 1 else ({}, [])
+    rows = [_row(name, found[name], first, resampled) for name in names]
+    return Section(spec, rows, [*told_left_out(left_out), *notes])
 
 
 def _place(name: str, against: str) -> tuple[bool, bool, str, int, str]:

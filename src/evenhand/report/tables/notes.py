@@ -48,7 +48,7 @@ def of_task(bench: Bench, methods: Sequence[str], failed: Sequence[Failure] = ()
     """All that a reader must know about a task's numbers."""
     return [
         *differences(bench),
-        *_left_out(bench.left_out),
+        *told_left_out(bench.left_out),
         *_missing(bench, methods),
         *_failed(failure for failure in failed if failure.task == bench.task),
     ]
@@ -89,7 +89,7 @@ def _written(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _left_out(reasons: Counter[str]) -> list[str]:
+def told_left_out(reasons: Counter[str]) -> list[str]:
     if not reasons:
         return []
     parts = [f"{number} {reason}" for reason, number in sorted(reasons.items())]
