@@ -3,7 +3,8 @@
     PYTHONPATH=. evenhand bench even_odd --no-search --data ROOT --methods \
         tab,eta_tab,results.eta_parts:blur=false,results.eta_parts:turn=false,results.eta_parts:whole=true
 
-studies/even_odd_eta.zip is of this; studies/digits_eta.zip of digits_even_odd:p=0.98, --seeds 0,1,2,3,4, with results.eta_parts as well.
+studies/even_odd_eta.zip is of this; studies/digits_eta.zip of digits_even_odd:p=0.98, --seeds 0,1,2,3,4,
+with results.eta_parts as well.
 With `whole`, the samples themselves are transformed too, so that no mark tells copies from them.
 """
 

@@ -255,6 +255,9 @@ def test_variants_of_other_recipes_are_compared_and_named_by_what_differs(tmp_pa
     table = tables.make("compare", [*made, again], root=tmp_path)
     assert table.cell("even_odd", "tab", "seeds").text == "2"
     assert "Left out: 1 run (1 of tab done twice, on other data or code)." in table.sections[0].notes
+    table = tables.make("compare", made[2:], root=tmp_path)
+    assert [row[0].text for row in table.sections[0].rows] == ["tab"]  # all have it, so it is said below
+    assert "The recipe differs from the task's own: keep=best." in table.sections[0].notes
     short = [write(tmp_path, "gdro", PAIR, recipe=own.replace(epochs=e)) for e in (16, 2, 1)]
     table = tables.make("compare", short, root=tmp_path)
     assert [row[0].text for row in table.sections[0].rows] == [

@@ -53,7 +53,8 @@ def allow_kernels(module: object, recipe: Recipe) -> None:
 class Graphed:
     """A model whose forward and backward pass are one launch each, captured with its first batch.
 
-    The outputs of a call are overwritten by the next.
+    The outputs of a call are overwritten by the next. Hooks, and what else Python does in the model's
+    forward pass, happen while capturing and never again.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from evenhand.bench.result import COLLAPSED, mean_of
 from evenhand.bench.select import Bench
 from evenhand.report.table import EMPTY, Cell, Column, Row, Section, Table, number, percents, words
 from evenhand.report.tables.bootstrap import REPLICATES, Resampled, interval_of_difference, resample
-from evenhand.report.tables.notes import told_left_out
+from evenhand.report.tables.notes import told_left_out, trained_otherwise
 from evenhand.training.record import Record
 
 COLUMNS = (
@@ -60,8 +61,8 @@ def table_compare(
     return Table("compare", "Variants, seed by seed", COLUMNS, sections, [how])
 
 
-def _variants(bench: Bench, records: Sequence[Record]) -> tuple[dict[str, Variant], Counter[str]]:
-    """The variants of a task by name, and why runs are left out -> how many."""
+def _variants(bench: Bench, records: Sequence[Record]) -> tuple[dict[str, Variant], list[str]]:
+    """The variants of a task by name, and what a reader must know of them."""
     found: dict[str, Variant] = {}
     left_out: Counter[str] = Counter()
     own = [record for record in records if record.config["task"] == bench.task]
@@ -80,18 +81,20 @@ def _variants(bench: Bench, records: Sequence[Record]) -> tuple[dict[str, Varian
         variant = found.setdefault(f"{record.method} {name}".strip(), {})
         if variant.setdefault(record.seed, record) is not record:
             left_out[f"of {record.method} done twice, on other data or code"] += 1
-    return found, left_out
+    alike = {key: value for key, value in bench.recipe.items() if key not in mixed}
+    notes = trained_otherwise(dataclasses.replace(bench, recipe=alike))
+    return found, [*notes, *told_left_out(left_out)]
 
 
 def _section(
-    spec: str, found: dict[str, Variant], left_out: Counter[str], root: Path | None, against: str
+    spec: str, found: dict[str, Variant], known: list[str], root: Path | None, against: str
 ) -> Section:
     names = sorted(found, key=lambda name: _place(name, against))
     first = found[names[0]]
     kept = [record for variant in found.values() for record in variant.values()]
     resampled, notes = resample(kept, spec, root) if len(found) > 1 else ({}, [])
     rows = [_row(name, found[name], first, resampled) for name in names]
-    return Section(spec, rows, [*told_left_out(left_out), *notes])
+    return Section(spec, rows, [*known, *notes])
 
 
 def _place(name: str, against: str) -> tuple[bool, bool, str, int, str]:

@@ -56,6 +56,18 @@ def of_task(bench: Bench, methods: Sequence[str], failed: Sequence[Failure] = ()
 
 def differences(bench: Bench) -> list[str]:
     """Where the runs are not what the paper did: model, other fields of the recipe, the task's options."""
+    lines = trained_otherwise(bench)
+    compared, how = paper.counterpart(bench.spec)
+    if how:
+        lines.append(f"Compared with the paper's {compared}, though made with {how}.")
+    worst = {record.metrics["test"]["wga_over"] for record in bench.records}
+    if worst == {"classes"}:
+        lines.append("No groups are annotated: the worst class stands for the worst group.")
+    return lines
+
+
+def trained_otherwise(bench: Bench) -> list[str]:
+    """Where the recipe is not the task's own."""
     lines = []
     changed, own = recipe_changes(bench), task_recipe(bench.spec)
     if "model" in changed and own is not None:
@@ -63,12 +75,6 @@ def differences(bench: Bench) -> list[str]:
     rest = {name: value for name, value in changed.items() if name not in ("model", "weights")}
     if rest:
         lines.append(f"The recipe differs from the task's own: {named(rest)}.")
-    compared, how = paper.counterpart(bench.spec)
-    if how:
-        lines.append(f"Compared with the paper's {compared}, though made with {how}.")
-    worst = {record.metrics["test"]["wga_over"] for record in bench.records}
-    if worst == {"classes"}:
-        lines.append("No groups are annotated: the worst class stands for the worst group.")
     return lines
 
 
