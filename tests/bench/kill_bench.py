@@ -44,20 +44,22 @@ def compare(folder: Path, kills: int, moments: random.Random, whole: bool) -> No
         [*command, "--runs", folder / "alone"], check=True, stdout=subprocess.PIPE, text=True
     )
     seconds = time.monotonic() - begun
-    print(f"left alone: {seconds:.0f} s, {len(metrics(folder / 'alone'))} runs", flush=True)
+    number_of_runs = len(metrics(folder / "alone"))
+    print(f"left alone: {seconds:.0f} s, {number_of_runs} runs", flush=True)
     killed = [*command, "--runs", folder / "killed", "--quiet"]
-    for number in range(kills):
+    # By what is done and not by the clock: a machine that is busy now may be idle later.
+    for number, enough in enumerate(sorted(moments.sample(range(number_of_runs - 4), kills))):
         seen = written(folder / "killed")
         process = subprocess.Popen(killed, start_new_session=True, stdout=subprocess.DEVNULL)
-        while written(folder / "killed") == seen and process.poll() is None:
-            time.sleep(0.05)  # starting torch takes longer than many runs: a moment of work is wanted
-        wait = moments.uniform(0, 1.5) * seconds / (kills + 1)
-        time.sleep(wait)
+        while written(folder / "killed") == seen or len(metrics(folder / "killed")) < enough:
+            assert process.poll() is None, "the bench ended before it was killed"
+            time.sleep(0.02)
+        time.sleep(moments.uniform(0, 2) * seconds / number_of_runs)
         group = number % 2 == 0
         (os.killpg if group else os.kill)(process.pid, signal.SIGKILL)
         process.wait()
         done, what = len(metrics(folder / "killed")), "group" if group else "parent"
-        print(f"kill {number + 1} ({what}) after {wait:.1f} s of work, {done} runs done", flush=True)
+        print(f"kill {number + 1} ({what}), {done} runs done", flush=True)
     last = subprocess.run(killed, check=True, stdout=subprocess.PIPE, text=True)
     assert metrics(folder / "killed") == metrics(folder / "alone"), "the results differ"
     assert last.stdout == alone.stdout, f"the tables differ:\n{alone.stdout}\n{last.stdout}"
