@@ -73,6 +73,8 @@ def test_ties_missing_seeds_and_zeros_are_defined() -> None:
     nan = math.nan
     tie = price_of_unawareness([[0.9], [0.9]], [[0.5], [0.5]])
     assert (tie.selected, tie.best, tie.mean) == (0, 0, 1.0)
+    turned = [[0.3, 0.2, 0.1], [0.1, 0.2, 0.3]]  # whose sums differ in the last bit
+    assert price_of_unawareness(turned, [[0.5] * 3, [0.6] * 3]).selected == 0
     missing = price_of_unawareness([[0.9, nan], [0.8, 0.8]], [[0.4, nan], [0.6, 0.9]])
     assert (missing.selected, missing.best) == (0, 1) and missing.per_seed == pytest.approx((1.5,))
     one_zero = price_of_unawareness([[0.9, 0.9], [0.8, 0.8]], [[0.0, 0.4], [0.5, 0.8]])

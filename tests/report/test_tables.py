@@ -12,8 +12,9 @@ from made_bench import curves, whole, write
 from rich.console import Console
 from typer.testing import CliRunner
 
-from evenhand.bench.records import load
+from evenhand.bench.records import load, pack
 from evenhand.bench.select import gather
+from evenhand.bench.summary import results
 from evenhand.cli import app
 from evenhand.report import formats, paper, tables
 from evenhand.report.table import Cell, Column, Section, Table, mark_best, words
@@ -170,6 +171,69 @@ def test_a_selected_candidate_that_pou_cannot_count_is_said(tmp_path: Path) -> N
     assert "The selected candidate of lff is among them: PoU is of the next one." in notes
 
 
+def test_seeds_that_pou_cannot_count_are_said(tmp_path: Path) -> None:
+    for q, wga, val in ((0.05, (0.4, 0.0), 0.9), (0.1, (0.6, 0.1), 0.8)):
+        for seed in (0, 1):
+            write(tmp_path, "lff", {"q": q, **PAIR}, seed=seed, wga=wga[seed], val=val)
+    table = tables.make("1", load(tmp_path))
+    assert table.cell("even_odd", "LfF", "PoU").text == "1.50"
+    said = "PoU of lff is of 1 of 2 seeds: in the others the WGA that it divides by is zero."
+    assert said in table.sections[0].notes
+    (row,) = results(load(tmp_path))
+    assert row.pou == pytest.approx(1.5)
+    for path in tmp_path.glob("*/lff/*-s0"):
+        shutil.rmtree(path)
+    (row,) = results(load(tmp_path))
+    assert row.wga == 0 and row.pou is None  # it would be another candidate's
+
+
+def test_equal_candidates_are_said(tmp_path: Path) -> None:
+    for q, wga in ((0.05, 0.2), (0.1, 0.4), (0.25, 0.5)):
+        for seed, val in ((0, 0.8), (1, 0.9)):  # the same means
+            write(tmp_path, "lff", {"q": q, **PAIR}, seed=seed, wga=wga, val=val if q < 0.2 else 0.5, wrong=2)
+    assert not any(
+        note.startswith("Equal") for note in tables.make("1", load(tmp_path), by="wga").sections[0].notes
+    )
+    write(tmp_path, "tab", PAIR, seed=0, pseudo=True), write(tmp_path, "tab", PAIR, seed=1, pseudo=True)
+    made = tables.make("1", load(tmp_path)), tables.make("selected", load(tmp_path))
+    one, selected = ([note for note in table.sections[0].notes if note.startswith("Equal")] for table in made)
+    assert one == ["Equal candidates, of which the first in the grid is taken: by accuracy 2 of lff's 3."]
+    assert selected[0].endswith("by accuracy 2 of lff's 3; by worst_pseudo_group 3 of lff's 3.")
+
+
+def test_runs_on_other_data_and_uneven_searches_are_said(tmp_path: Path) -> None:
+    for q in (0.05, 0.1):
+        for seed in (0, 1):
+            write(tmp_path, "lff", {"q": q, **PAIR}, seed=seed)
+    notes = tables.make("1", load(tmp_path)).sections[0].notes
+    assert not any("checksums" in note or "MMS of" in note for note in notes)
+    write(tmp_path, "lff", {"q": 0.25, **PAIR}, seed=0)
+    write(tmp_path, "tab", PAIR, seed=0, data="other")
+    notes = tables.make("1", load(tmp_path)).sections[0].notes
+    assert "Other data than the rest, by their checksums: 1 of tab." in notes
+    assert "MMS of lff is of other candidates with some seeds: runs are missing." in notes
+
+
+def test_packed_records_are_unpacked_before_a_bench_goes_on(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "runs", "tab", PAIR)
+    pack(load(tmp_path / "runs"), tmp_path / "records.zip")
+    notes = tables.make("1", load(tmp_path / "records.zip")).sections[0].notes
+    start = (
+        "Unpack the records (evenhand unpack FILE --runs runs), then do what is missing with: evenhand bench"
+    )
+    assert any(note.startswith(start) and "--runs" not in note.removeprefix(start) for note in notes)
+
+
+def test_a_part_of_a_search_is_not_the_cheapest(tmp_path: Path) -> None:
+    for threshold in (0, 0.5, 1, 1.5, 2, 2.5, 3):
+        write(tmp_path, "masktune", {"threshold": threshold, **PAIR}, seconds=9)
+    write(tmp_path, "lff", {"q": 0.05, **PAIR}, seconds=1), write(tmp_path, "tab", PAIR, seconds=20)
+    table = tables.make("cost", load(tmp_path))
+    best = {row[0].text for row in table.sections[0].rows if row[5].best}
+    assert best == {"TAB"}
+
+
 def test_a_seed_without_pseudo_groups_is_said_and_the_others_select(tmp_path: Path) -> None:
     for q, wrong in ((0.05, 2), (0.1, 0)):
         for seed in (0, 1):
@@ -209,6 +273,11 @@ def test_other_recipes_palettes_and_models_are_said(tmp_path: Path) -> None:
 def test_table_two_has_shares_and_their_multiples(tmp_path: Path) -> None:
     made = [write(tmp_path, "tab", PAIR, seed=s, pseudo=True, dynamics=curves(4)) for s in (0, 1)]
     table = tables.make("2", made)
+    plain = write(tmp_path / "plain", "tab", PAIR, task="bar", groups=False)
+    (section,) = tables.make("2", [plain]).sections
+    assert not section.rows and section.notes == [
+        "bar does not say which samples conflict, so none can be counted."
+    ]
     assert table.cell("", "even_odd", "in D").text == "1.00"  # 100 of 10,000
     assert table.cell("", "even_odd", "in D'").text == "40.0 ± 0.0"
     assert table.cell("", "even_odd", "in D', times").text == "40.0×"
@@ -349,6 +418,8 @@ def test_datasets_come_from_data_and_records(tmp_path: Path) -> None:
     assert table.cell("", "even_odd", "N, paper").text == "48,000"
     assert table.cell("", "digits_even_odd", "N").value == 1078  # ships with scikit-learn
     assert table.cell("", "digits_even_odd", "shape").text == "3×8×8"
+    with pytest.raises(ValueError, match="unknown task 'nonsense'; known tasks are bar"):
+        tables.make("datasets", [], wanted=["nonsense"])
     empty = tables.make("datasets", [], wanted=["bar"], root=tmp_path)
     assert "Missing: bar; its data are not here" in empty.sections[0].notes[0]
 

@@ -367,5 +367,8 @@ def test_the_lists_alone_say_what_the_task_has(tmp_path, name):
     facts = _from_data(f"{name}:size=32", tmp_path)
     assert facts["n"] == len(task.train) and facts["L"] == task.num_classes
     assert tuple(facts["shape"]) == tuple(task.train.x[0].shape)
+    if task.conflicting:
+        share = np.isin(task.train.group, sorted(task.conflicting)).mean()
+        assert facts["conflicting"] == pytest.approx(share) and share > 0
     truth = read_truth(f"{name}:size=32", tmp_path)
     assert truth is not None and truth.labels.tolist() == task.test.y.tolist()

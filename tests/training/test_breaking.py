@@ -127,6 +127,19 @@ def test_an_error_of_the_data_reaches_the_caller() -> None:
         list(batches._ahead(broken()))
 
 
+def test_a_method_that_returns_no_model_or_lacks_a_library_is_said(
+    tiny: Task, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "ownmethods").mkdir()
+    (tmp_path / "ownmethods" / "nothing.py").write_text("def train(run):\n    run.fit('erm')\n")
+    (tmp_path / "ownmethods" / "lacking.py").write_text("import no_such_library\ndef train(run): ...\n")
+    with pytest.raises(TypeError, match="'ownmethods.nothing' must return a torch.nn.Module.* got NoneType"):
+        execute(tiny, "ownmethods.nothing", {"epochs": 1}, runs=tmp_path / "runs", show=Silent())
+    with pytest.raises(ImportError, match="method 'ownmethods.lacking' needs no_such_library, which is not"):
+        execute(tiny, "ownmethods.lacking", {"epochs": 1}, runs=tmp_path / "runs", show=Silent())
+
+
 def test_a_machine_without_git_finishes_its_runs(tiny: Task, tmp_path: Path, monkeypatch) -> None:
     def missing(*_: object, **__: object) -> None:
         raise FileNotFoundError("git")

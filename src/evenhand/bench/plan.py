@@ -178,6 +178,13 @@ def waves(task: Task, methods: Sequence[str], seeds: Sequence[int], changes: dic
     if second and not any(parse_method(text)[0] == "erm" for text in first):
         first.insert(0, "erm")
         notes.append(f"{task.spec}: {', '.join(second)} inherit from erm, so its grid is planned too")
+    for text in [*first, *second]:
+        for key in changes.keys() & part_of_grid(task.spec, text).keys():
+            method = parse_method(text)[0]
+            raise ValueError(
+                f"{method}'s grid on {task.spec} has {key}, so --set {key}={changes[key]} would be ignored; "
+                f"--methods {method}:{key}=VALUE searches a part of the grid, --no-search runs one setting"
+            )
     planned = product(task.spec, first, seeds, changes)
     return Waves(task, tuple(seeds), dict(changes), planned, second, notes)
 

@@ -26,7 +26,7 @@ from evenhand.bench.grids import (
     task_recipe,
 )
 from evenhand.bench.recipes import base_recipe, differences, fits, pair_of
-from evenhand.core.metrics import worst_group_accuracy
+from evenhand.core.metrics import first_highest, worst_group_accuracy
 from evenhand.core.partition import Partition
 from evenhand.training import plugins
 from evenhand.training.record import Record
@@ -78,8 +78,18 @@ def select(found: Sequence[Candidate], by: str = "accuracy", *, pseudo: Pseudo |
 
 def best(values: npt.NDArray[np.float64]) -> int:
     """The row of (candidates, seeds) with the highest mean over the seeds that it has."""
+    return first_highest(_means(values))
+
+
+def num_equal(values: npt.NDArray[np.float64]) -> int:
+    """How many rows of (candidates, seeds) share the highest mean; none where no row has one."""
+    means = np.round(_means(values), 12)
+    return int(np.count_nonzero(np.isfinite(means) & (means == means.max())))
+
+
+def _means(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     means = [row[np.isfinite(row)].mean() if np.isfinite(row).any() else -math.inf for row in values]
-    return int(np.argmax(means))
+    return np.array(means)
 
 
 def scores(

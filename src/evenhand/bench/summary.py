@@ -26,7 +26,7 @@ class Row:
     seeds: int
     wga: float
     wga_deviation: float
-    pou: float | None  # None where no candidate has a WGA above zero
+    pou: float | None  # None where the selected candidate has a WGA of zero
     mms: float
     candidates: int
 
@@ -49,7 +49,8 @@ def _row(task: str, found: Result) -> Row:
         seeds=len(found.seeds),
         wga=found.wga.mean,
         wga_deviation=found.wga.deviation,
-        pou=None if found.pou is None else found.pou.mean,
+        # Where the selected one has no WGA, PoU is that of another candidate, which only a table can say.
+        pou=None if found.pou is None or not found.wga.mean else found.pou.mean,
         mms=found.mms.mean,
         candidates=found.num_candidates,
     )

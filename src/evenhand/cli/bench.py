@@ -91,6 +91,8 @@ def bench(
     if "model" in changes:
         models.check_name(str(changes["model"]))
     if epochs is not None:
+        if "epochs" in changes:
+            raise ValueError(f"--epochs {epochs} and --set epochs={changes['epochs']} say the same; give one")
         changes["epochs"] = epochs
     agenda = _agenda(
         place,
@@ -146,8 +148,8 @@ def _agenda(
         agenda.add(one for task in tasks for one in fixed(task, names, seeds, changes))
         return agenda
     if figure is not None:
-        if methods is not None:
-            raise ValueError("--figure says which methods are run; leave --methods out")
+        if methods is not None or no_search:
+            raise ValueError("--figure says what is run; leave --methods and --no-search out")
         planned = [one for task in tasks for one in needs(figure, task, seeds)]
         for spec in tasks if figure in LEARNED else ():
             if not has_conflicts(load(spec, place.data)):

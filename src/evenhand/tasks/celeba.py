@@ -46,6 +46,7 @@ PAPER = source.Paper(
 )
 
 FULL_SIZE = 202_599
+CONFLICTING = frozenset({3})  # blond men only
 AUGMENT = Warp(flip=True)
 
 
@@ -60,7 +61,7 @@ def load(root: Path | None = None, *, fraction: float | None = None, size: int =
         size=size,
         class_names=["not blond", "blond"],
         attribute_names=["female", "male"],
-        conflicting=frozenset({3}),  # blond men only
+        conflicting=CONFLICTING,
         recipe=RECIPE,
         augment=AUGMENT,
     )

@@ -37,6 +37,7 @@ PAPER = source.Paper(num_samples=4_795, num_classes=2, num_groups=4, worst_group
 # The crop of the dataset's authors; the paper says no more than "random croppings".
 AUGMENT = Warp(crop=(0.7, 1.0), ratio=(3 / 4, 4 / 3), flip=True)
 
+CONFLICTING = frozenset({1, 2})  # landbirds on water, waterbirds on land
 COLUMNS = ("img_filename", "y", "split", "place")
 
 
@@ -48,7 +49,7 @@ def load(root: Path | None = None, *, size: int = 224) -> Task:
         size=size,
         class_names=["landbird", "waterbird"],
         attribute_names=["land", "water"],
-        conflicting=frozenset({1, 2}),  # landbirds on water, waterbirds on land
+        conflicting=CONFLICTING,
         recipe=RECIPE,
         augment=AUGMENT,
         weighted=True,

@@ -109,6 +109,11 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     begun = time.monotonic()
     model = identity.module.train(run, **identity.settings)
     seconds = time.monotonic() - begun
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"train(run, …) of the method {identity.content['method']!r} must return a torch.nn.Module, "
+            f"such as run.fit(…).model, got {type(model).__name__}"
+        )
     predictions = {name: run.predict(model, getattr(task, name)) for name in ("val", "test")}
     if not ranks.first():
         return

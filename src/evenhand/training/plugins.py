@@ -42,7 +42,9 @@ def load(package: str, name: str, function: str) -> ModuleType:
         found = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not (error.name and (name == error.name or name.startswith(error.name + "."))):
-            raise  # the user's module exists, but something that it imports does not
+            raise ImportError(
+                f"the {kind} {name!r} needs {error.name}, which is not installed: {error}", name=error.name
+            ) from error
         raise ValueError(
             f"cannot import the {kind} {name!r}: {error}; is its folder on PYTHONPATH?"
         ) from None

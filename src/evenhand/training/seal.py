@@ -64,7 +64,7 @@ def check(file: Path, seal: Mapping[str, Any]) -> None:
     if sealed is None:
         return
     if not file.exists():
-        raise Damaged(f"{file} should be there, but it is gone; run the same again to make it anew")
+        raise Damaged(f"{file} should be there, but it is gone")
     if digest(file) != sealed:
         raise Damaged(f"{file} is not as it was written: its checksum does not match")
 

@@ -53,6 +53,8 @@ def table_datasets(specs: Sequence[str], benches: Sequence[Bench], root: Path | 
     by_spec = {bench.spec: bench for bench in benches}
     rows, said = [], []
     for spec in specs:
+        if spec not in by_spec:
+            tasks.module(tasks.parse(spec)[0])  # a task that there is not is refused
         facts = {**_from_data(spec, root), **(_from_records(by_spec[spec]) if spec in by_spec else {})}
         if "n" not in facts:
             said.append(f"Missing: {spec}; its data are not here, see: evenhand data list")
@@ -144,6 +146,8 @@ def _listed(spec: str, module: Any, root: Path | None) -> dict[str, Any]:
         cells = found.y * (int(found.attribute.max()) + 1) + found.attribute
         facts["k"] = len(np.unique(cells))
         facts["worst_group"] = float(np.unique(cells[train], return_counts=True)[1].min() / train.sum())
+        if conflicting := getattr(module, "CONFLICTING", None):
+            facts["conflicting"] = float(np.isin(cells[train], sorted(conflicting)).mean())
     return facts
 
 

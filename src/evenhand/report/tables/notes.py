@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evenhand.bench.grids import combinations, named, task_recipe
-from evenhand.bench.select import Bench, recipe_changes
+from evenhand.bench.select import Bench, num_equal, recipe_changes, rule, scores
 from evenhand.report import paper
 from evenhand.report.words import count, listed
 from evenhand.tasks.source import cache_root
@@ -48,6 +48,7 @@ def of_task(bench: Bench, methods: Sequence[str], failed: Sequence[Failure] = ()
     """All that a reader must know about a task's numbers."""
     return [
         *differences(bench),
+        *_other_data(bench),
         *told_left_out(bench.left_out),
         *_missing(bench, methods),
         *_failed(failure for failure in failed if failure.task == bench.task),
@@ -64,6 +65,34 @@ def differences(bench: Bench) -> list[str]:
     if worst == {"classes"}:
         lines.append("No groups are annotated: the worst class stands for the worst group.")
     return lines
+
+
+def _other_data(bench: Bench) -> list[str]:
+    """Runs whose data have another checksum than most: another version, or images decoded otherwise."""
+    known = Counter(record.config["data"] for record in bench.records)
+    if len(known) < 2:
+        return []
+    most = known.most_common(1)[0][0]
+    others = Counter(record.method for record in bench.records if record.config["data"] != most)
+    parts = [f"{number} of {method}" for method, number in sorted(others.items())]
+    return [f"Other data than the rest, by their checksums: {listed(parts)}."]
+
+
+def ties(bench: Bench, methods: Sequence[str], criteria: Sequence[str | None]) -> list[str]:
+    """Where a criterion cannot choose; None is the paper's for the method."""
+    equal: dict[str, list[str]] = {}
+    for criterion in criteria:
+        for method in methods:
+            found, by = bench.candidates(method), criterion or rule(method)
+            if not found or (by == "worst_pseudo_group" and not bench.pseudo):
+                continue
+            number = num_equal(scores(found, by, pseudo=bench.pseudo))
+            if number > 1:
+                equal.setdefault(by, []).append(f"{number} of {method}'s {len(found)}")
+    parts = [f"by {by} {listed(each)}" for by, each in equal.items()]
+    return (
+        [f"Equal candidates, of which the first in the grid is taken: {'; '.join(parts)}."] if parts else []
+    )
 
 
 def trained_otherwise(bench: Bench) -> list[str]:
@@ -85,8 +114,8 @@ def command(bench: Bench, methods: Sequence[str]) -> str:
     for name, value in recipe_changes(bench).items():
         words += ["--epochs", str(value)] if name == "epochs" else ["--set", f"{name}={_written(value)}"]
     runs = bench.records[0].path.parents[2]
-    if runs != Path("runs") and not runs.absolute().is_relative_to(cache_root().absolute()):
-        words += ["--runs", str(runs)]  # packed ones lie in the cache, from where no bench goes on
+    if runs != Path("runs") and not _packed(runs):
+        words += ["--runs", str(runs)]
     return shlex.join(words)
 
 
@@ -119,7 +148,14 @@ def _missing(bench: Bench, methods: Sequence[str]) -> list[str]:
             more = [count(len(seeds) - MOST, "more setting")] if len(seeds) > MOST else []
             lines.append(f"Missing: {method}, {len(missing)} of {total} runs: {listed([*shown, *more])}.")
             lacking.append(method)
-    return [*lines, f"Do what is missing with: {command(bench, lacking)}"] if lacking else []
+    packed = _packed(bench.records[0].path.parents[2])
+    first = "Unpack the records (evenhand unpack FILE --runs runs), then do" if packed else "Do"
+    return [*lines, f"{first} what is missing with: {command(bench, lacking)}"] if lacking else []
+
+
+def _packed(runs: Path) -> bool:
+    """Whether runs lie in the cache, where packed ones are read and from where no bench goes on."""
+    return runs.absolute().is_relative_to(cache_root().absolute())
 
 
 def _failed(failed: Iterable[Failure]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,7 +29,7 @@ from evenhand.report.table import (
 )  # fmt: skip
 from evenhand.report.tables import notes
 from evenhand.report.tables.notes import Failure
-from evenhand.report.words import listed
+from evenhand.report.words import count, listed
 from evenhand.training.plugins import keywords
 from evenhand.training.record import Record
 
@@ -103,8 +104,8 @@ def _one(bench: Bench, by: str | None, failed: Sequence[Failure]) -> Section:
     begun = [name for name in methods if _begun(bench, name) and rule(name) == "accuracy"]
     if begun:
         said.append(f"PoU and MMS need more than the one candidate that is there of {listed(begun)}.")
-    zeros = _zeros(bench, methods, by)
-    return Section(bench.spec, rows, [*said, *zeros, *notes.of_task(bench, methods, failed)])
+    said += [*notes.ties(bench, methods, [by]), *_zeros(bench, methods, by), *_uneven(bench, methods)]
+    return Section(bench.spec, rows, [*said, *notes.of_task(bench, methods, failed)])
 
 
 def _without_pseudo_groups(bench: Bench, by: str | None) -> list[str]:
@@ -149,8 +150,8 @@ def _begun(bench: Bench, method: str) -> bool:
 
 
 def _zeros(bench: Bench, methods: Sequence[str], by: str | None) -> list[str]:
-    """Candidates that PoU cannot count."""
-    dropped, selected = [], []
+    """Candidates and seeds that PoU cannot count."""
+    dropped, selected, fewer = [], [], []
     for method in methods:
         found = bench.candidates(method)
         zero = [each for each in found if all(_wga(record) == 0 for record in each.records.values())]
@@ -158,10 +159,27 @@ def _zeros(bench: Bench, methods: Sequence[str], by: str | None) -> list[str]:
             dropped.append(f"{len(zero)} of {method}'s {len(found)}")
             if result(bench, method, by).selected in zero and len(zero) < len(found):
                 selected.append(method)
+        if found and rule(method) == "accuracy" and (price := result(bench, method, by).pou):
+            both = found[price.selected].records.keys() & found[price.best].records.keys()
+            if len(price.per_seed) < len(both):
+                fewer.append(f"{method} is of {len(price.per_seed)} of {count(len(both), 'seed')}")
     lines = [f"Candidates with a WGA of zero, dropped from PoU: {', '.join(dropped)}."] if dropped else []
+    if fewer:
+        lines.append(f"PoU of {listed(fewer)}: in the others the WGA that it divides by is zero.")
     if selected:
         lines.append(f"The selected candidate of {listed(selected)} is among them: PoU is of the next one.")
     return lines
+
+
+def _uneven(bench: Bench, methods: Sequence[str]) -> list[str]:
+    """Searches of which a seed has fewer candidates than another."""
+    sizes = {name: Counter(s for each in bench.candidates(name) for s in each.records) for name in methods}
+    uneven = [name for name, counts in sizes.items() if len(set(counts.values())) > 1]
+    return (
+        [f"MMS of {listed(uneven)} is of other candidates with some seeds: runs are missing."]
+        if uneven
+        else []
+    )
 
 
 def _wga(record: Record) -> float:
@@ -174,8 +192,9 @@ def table_two(benches: Sequence[Bench], by: str | None = None) -> Table:
     for bench in benches:
         found = [name for name in methods_of(bench) if _identifications(bench, name, by)]
         rows += [_two(bench, name, by) for name in found]
-        compared, _ = paper.counterpart(bench.spec)
-        if not found and paper.identification("bc_identified", compared):
+        if not found and all(record.metrics["test"]["groups"] is None for record in bench.records):
+            said.append(f"{bench.spec} does not say which samples conflict, so none can be counted.")
+        elif not found:
             said.append(f"Missing: {bench.spec}; do it with: {notes.command(bench, ['tab'])}")
         said += [f"{bench.spec}: {note}" for note in notes.differences(bench)] if found else []
     explained = (

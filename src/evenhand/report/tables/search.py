@@ -50,7 +50,15 @@ def table_selected(benches: Sequence[Bench], by: str | None = None, failed: Sequ
         methods = [name for name in methods_of(bench) if bench.candidates(name)]
         rows = [_selected(bench, method, by) for method in methods]
         sections.append(
-            Section(bench.spec, rows, [_inherited(bench), *notes.of_task(bench, methods, failed)])
+            Section(
+                bench.spec,
+                rows,
+                [
+                    _inherited(bench),
+                    *notes.ties(bench, methods, CRITERIA),
+                    *notes.of_task(bench, methods, failed),
+                ],
+            )
         )
     explained = (
         "Selected: by validation "
@@ -101,7 +109,8 @@ def table_cost(benches: Sequence[Bench], by: str | None = None, failed: Sequence
         rows = [_cost(bench, method) for method in methods]
         rows.append(_all(bench, methods))
         baselines = {method_title(name) for name in methods if name == "erm" or rule(name) == "wga"}
-        mark_best([row for row in rows[:-1] if row[0].text not in baselines], 5, lowest=True)
+        part = {method_title(name) for name in methods if bench.missing(name)}  # a part of a search is cheap
+        mark_best([row for row in rows[:-1] if row[0].text not in baselines | part], 5, lowest=True)
         sections.append(Section(bench.spec, rows, notes.of_task(bench, methods, failed)))
     explained = (
         "Seconds of training. A run counts all its trainings, as if none were shared, as in the paper; a "
