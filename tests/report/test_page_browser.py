@@ -92,6 +92,8 @@ def test_on_a_narrow_screen_only_boxes_scroll_sideways(
     run = opened(browser, pages[name], width)
     assert run("const root = document.documentElement; return root.scrollWidth <= root.clientWidth")
     assert run(CUT_OFF) == []
+    axes = run("return [...document.querySelectorAll('.groups .axis svg')].map(each => each.clientWidth)")
+    assert axes and len(set(filter(None, axes))) == 1  # the scale above is that of every row
 
 
 def test_a_figure_on_a_phone_keeps_the_width_that_its_letters_need(
