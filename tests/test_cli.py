@@ -201,7 +201,22 @@ def test_own_modules_are_read_again_and_their_errors_are_said(evenhand, tmp_path
             r"device cuda:7 was asked for, but torch sees (no|\d) GPU here",
         ),
         (("run", "digits", "tab", "--device", "quantum"), "device must be auto, cpu, cuda or cuda:N"),
-        (("report", "--runs", "not-there"), "not-there holds no finished run"),
+        (
+            ("report", "--runs", "not-there"),
+            "not-there should be a folder of runs .* but it is not there; make a",
+        ),
+        (("table", "1", "--runs", "no.zip"), "no.zip should be .* a packed .zip file, but it is not there"),
+        (
+            ("table", "1", "-o", "t.xlsx"),
+            r"a table's file must end with .md, .csv, .tex, .json, got 't.xlsx'",
+        ),
+        (("table", "1", "-o", "."), "--out must be a file to write, got the folder .; try table.md"),
+        (("report", "-o", "page.pdf"), "the page's file must end with .html or .htm, got 'page.pdf'"),
+        (("pack", "-o", "p.tar"), "a packed file must end with .zip, got 'p.tar'; try p.zip"),
+        (
+            ("run", "digits", "erm", "--runs", "/proc/no"),
+            r"/proc cannot be written to \(.*\); name another place",
+        ),
         (("report", "not-there"), "not-there should be the folder of a finished run"),
     ],
 )

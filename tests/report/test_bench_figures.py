@@ -84,6 +84,45 @@ def test_dynamics_fall_back_to_runs_that_stopped_early(records: list[Record]) ->
     assert "stopped early as usual" in drawn.caption and len(drawn.data["even_odd"]["wrong"]) == 20
 
 
+def test_dynamics_of_a_search_are_of_one_pair_however_long_others_were_trained(tmp_path: Path) -> None:
+    lengths = {0.0: (9, 7, 8), 1e-4: (12, 5, 12), 1e-2: (6, 12, 6)}
+    for decay, epochs in lengths.items():
+        for seed, length in enumerate(epochs):
+            options, val = {"lr": 1e-3, "weight_decay": decay}, 0.95 - decay
+            write(tmp_path, "erm", options, seed=seed, val=val, dynamics=curves(length, seed))
+    made = list(find(tmp_path))
+    for name in ("validation", "training"):
+        assert axes_of(plots.draw(name, made))[0].lines[0].get_xdata()[-1] == 7  # the shortest of the pair
+    assert "selected" not in plots.draw("validation", made).caption
+
+
+def test_dynamics_of_a_pair_that_was_not_selected_say_so(tmp_path: Path) -> None:
+    made = [write(tmp_path, "erm", PAIR, val=0.95)]
+    made += [write(tmp_path, "erm", {"lr": 1e-3, "weight_decay": 1e-2}, recipe=LONG, dynamics=curves(9))]
+    said = "no early stopping, with lr=0.001, weight_decay=0.01 because no such run has ERM's selected lr=0.001, "
+    assert said + "weight_decay=0." in plots.draw("validation", made).caption
+
+
+def test_validation_goes_on_until_erm_stops_and_training_until_tab_has_clusters(tmp_path: Path) -> None:
+    for seed in range(2):
+        write(tmp_path, "erm", PAIR, seed=seed, dynamics=curves(30 + seed, seed, clusters=False))
+    for seed in range(3):
+        write(tmp_path, "tab", PAIR, seed=seed, dynamics=curves(8, seed))
+    made = list(find(tmp_path))
+    shown = plots.draw("validation", made)
+    assert next(iter(shown.data["panels"].values())).shape == (2, 30)  # not cut to TAB's third seed
+    found = plots.draw("training", made).data["even_odd"]
+    assert len(found["wrong"]) == 8 and found["clusters"] is not None
+
+
+@pytest.mark.parametrize("name", ["validation", "selection", "training", "cost"])
+def test_a_figure_of_one_task_refuses_two(records: list[Record], name: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"the figure '{name}' shows one task, got even_odd and cmnist; draw one"
+    ):
+        plots.draw(name, records, ["even_odd", "cmnist"])
+
+
 def test_training_shows_errors_losses_and_clusters(records: list[Record]) -> None:
     drawn = plots.draw("training", records)
     shown = drawn.data["even_odd"]
@@ -239,6 +278,11 @@ def test_what_cannot_be_drawn_says_how_to_make_it(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"of bar; make them with: evenhand bench bar --figure {name}"):
             plots.draw(name, made, ["bar"])
     assert plots.drawable(made, 6) == []
+    photos = [write(tmp_path, "erm", PAIR, task="celeba-size96", spec="celeba:size=96")]
+    with pytest.raises(ValueError, match="evenhand bench celeba:size=96 --figure selection"):
+        plots.draw("selection", photos)
+    with pytest.raises(ValueError, match="evenhand bench even_odd --figure eta"):  # celeba has no p to vary
+        plots.draw("eta", photos)
     with pytest.raises(ValueError, match="must end with .svg, .pdf, .png, got"):
         plots.check_form(Path("a.gif"))
 

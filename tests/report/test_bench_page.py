@@ -107,12 +107,23 @@ def test_one_or_two_runs_are_no_bench(tmp_path: Path) -> None:
         found = Page(build(some, tmp_path / "p.html", load_task=lambda _: None).read_text())
         assert "The comparison" not in found.words and not found.all("img")
     more = [*made[:2], write(tmp_path, "tab", PAIR, seed=1)]
-    failed = tmp_path / "even_odd" / "jtt" / "key-s0" / "failure.json"
-    failed.parent.mkdir(parents=True)
-    failed.write_text('{"error": "RuntimeError: no <b>memory</b>"}')
     found = Page(build(more, tmp_path / "p.html", load_task=lambda _: None).read_text())
     assert "The comparison" in found.words and "Reproduce" in found.words  # few enough to be shown at length
-    assert "Failed: jtt/key-s0: RuntimeError: no <b>memory</b>" in found.words
+    assert "failed" not in found.words
+
+
+def test_failed_runs_are_named_on_the_page_of_a_bench_and_on_that_of_a_few_runs(tmp_path: Path) -> None:
+    made = [write(tmp_path, m, PAIR) for m in ("erm", "tab")]
+    for task in ("even_odd", "cmnist"):  # nothing on the page is of cmnist
+        file = tmp_path / task / "jtt" / "key-s0" / "failure.json"
+        file.parent.mkdir(parents=True)
+        file.write_text('{"error": "RuntimeError: no <b>memory</b>"}')
+    said = "jtt/key-s0: RuntimeError: no <b>memory</b>"
+    found = Page(build(made, tmp_path / "p.html", load_task=lambda _: None).read_text())
+    assert found.words.count(said) == 1 and "1 run failed and is not counted here" in found.words
+    more = [*made, write(tmp_path, "tab", PAIR, seed=1)]
+    found = Page(build(more, tmp_path / "p.html", load_task=lambda _: None).read_text())
+    assert f"Failed: {said}" in found.words and "not counted here" not in found.words
 
 
 def test_hostile_names_are_only_text(tmp_path: Path) -> None:

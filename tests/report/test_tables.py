@@ -460,6 +460,10 @@ def test_the_command_prints_and_writes(records: list[Record], tmp_path: Path) ->
         out = tmp_path / name
         assert runner.invoke(app, ["table", "1", "--runs", runs, "-o", str(out)]).exit_code == 0
         assert out.read_text().startswith(start)
+    words = ["table", "1", "--runs", runs, "--format", "csv", "-o", str(tmp_path / "a.txt")]
+    assert runner.invoke(app, words).exit_code == 0 and (tmp_path / "a.txt").read_text().startswith(
+        "section,"
+    )
     with pytest.raises(ValueError, match="--by must be one of accuracy, wga"):
         runner.invoke(app, ["table", "1", "--runs", runs, "--by", "luck"], catch_exceptions=False)
     with pytest.raises(ValueError, match="--format must be one of md, csv, latex, json, got 'xls'"):

@@ -22,6 +22,28 @@ def test_a_failed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pyte
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("way", ["a file", "no permission"])
+def test_a_place_that_cannot_be_written_to_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    if way == "a file":
+        (tmp_path / "runs").write_text("")
+    else:
+        monkeypatch.setattr(Path, "mkdir", refuse)
+    place = tmp_path / "runs" if way == "a file" else tmp_path
+    for write in (
+        lambda: store.write_bytes(tmp_path / "runs" / "a.svg", b""),
+        lambda: store.claim(tmp_path / "runs" / "b").__enter__(),
+    ):
+        with pytest.raises(OSError) as caught:
+            write()
+        said = str(caught.value)
+        assert said.startswith(f"{place} cannot be written to (") and said.endswith("; name another place")
+
+
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "other"])
 def test_a_damaged_checkpoint_is_noticed(tmp_path: Path, harm: str) -> None:
     path = tmp_path / "last.ckpt"

@@ -228,6 +228,8 @@ def pack(
     """Write what tables, figures and pages need of all finished runs into one small file."""
     from evenhand.bench import records
 
+    if out.suffix != ".zip":  # by which `load` knows it again
+        raise ValueError(f"a packed file must end with .zip, got {str(out)!r}; try {out.with_suffix('.zip')}")
     found = records.load(runs)
     records.pack(found, out, failures=sorted(runs.glob("*/*/*/failure.json")))
     say(f"{len(found)} runs in {out}, {out.stat().st_size / 1e6:.1f} MB")

@@ -22,6 +22,7 @@ Tasks = Annotated[
     list[str] | None, typer.Option("--task", help="Only this task; may be given several times.")
 ]
 HERE = [Path("runs")]
+ENDINGS = {".md": "md", ".csv": "csv", ".tex": "latex", ".json": "json"}  # of a table's file
 
 
 @app.command()
@@ -54,6 +55,8 @@ def table(
         raise ValueError(f"--by must be one of {', '.join(CRITERIA)}, got {by!r}")
     if form is not None and form not in formats.FORMATS:
         raise ValueError(f"--format must be one of {', '.join(formats.FORMATS)}, got {form!r}")
+    if out is not None:
+        form = form or _form(_file(out, "table.md"))
     optional = name in ("methods", "datasets")  # they say something without any run
     records = [] if name == "methods" else _records(runs, optional=optional)
     folders = sorted({*runs, *(record.path.parents[2] for record in records)})  # packed ones lie elsewhere
@@ -62,7 +65,7 @@ def table(
     if out is not None:
         from evenhand.training.store import write_bytes
 
-        write_bytes(_file(out), formats.write(made, form or _form(out)).encode())
+        write_bytes(out, formats.write(made, form or "md").encode())
         say(out)
     elif form is None and sys.stdout.isatty():
         for part in formats.terminal(made):
@@ -75,7 +78,10 @@ def table(
 def figure(
     name: Annotated[str | None, typer.Argument(help="Which figure; --list shows them.")] = None,
     runs: Sources = HERE,
-    task: Tasks = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", help="Only this task; several times for correlation, eta and minibatch."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The .svg, .png or .pdf to write; NAME.svg if none.")
     ] = None,
@@ -94,7 +100,7 @@ def figure(
     check(name)
     from evenhand.report import plots
 
-    file = _file(out or Path(f"{name}.svg"))
+    file = _file(out or Path(f"{name}.svg"), f"{name}.svg")
     plots.check_form(file)  # before anything is drawn
     say(plots.save(plots.draw(name, _records(runs), task or ()), file))
 
@@ -106,7 +112,7 @@ def report(
         typer.Argument(metavar="[RUN]...", help="Run folders; all of --runs if none is given."),
     ] = None,
     runs: Sources = HERE,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .html to write.")] = Path("report.html"),
     data: Data = None,
     verbose: Verbose = False,
 ) -> None:
@@ -114,6 +120,8 @@ def report(
     from evenhand.report.page import build, task_loader
     from evenhand.training.record import Record, is_finished
 
+    if _file(out, "report.html").suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"the page's file must end with .html or .htm, got {str(out)!r}")
     for folder in folders or []:
         if not is_finished(folder):
             raise ValueError(
@@ -121,7 +129,7 @@ def report(
                 f"for a folder of runs use --runs {folder}"
             )
     records = [Record(folder) for folder in folders] if folders else _records(runs)
-    say(build(records, _file(out), load_task=task_loader(data)))
+    say(build(records, out, load_task=task_loader(data)))
 
 
 def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:
@@ -131,7 +139,8 @@ def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:
     for source in sources:
         if not source.exists() and not optional:
             raise ValueError(
-                f"{source} holds no finished run; make one with: evenhand run digits_even_odd tab"
+                f"{source} should be a folder of runs or a packed .zip file, but it is not there; "
+                "make a run with: evenhand run digits_even_odd tab"
             )
     try:
         return load(*sources)
@@ -141,12 +150,17 @@ def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:
         raise
 
 
-def _file(out: Path) -> Path:
+def _file(out: Path, example: str) -> Path:
     if out.is_dir():
-        raise ValueError(f"--out must be a file to write, got the folder {out}; try {out / 'report.html'}")
+        raise ValueError(f"--out must be a file to write, got the folder {out}; try {out / example}")
     return out
 
 
 def _form(out: Path) -> str:
     """The form that a file's name asks for."""
-    return {".csv": "csv", ".tex": "latex", ".json": "json"}.get(out.suffix, "md")
+    if out.suffix.lower() not in ENDINGS:
+        raise ValueError(
+            f"a table's file must end with {', '.join(ENDINGS)}, got {str(out)!r}; "
+            "or say with --format what it is to hold"
+        )
+    return ENDINGS[out.suffix.lower()]

@@ -91,6 +91,12 @@ def view(records: Sequence[Record]) -> BenchView:
     return BenchView(told, filled, pictures, MOST_TASKS)
 
 
+def failed_runs(study: Study) -> list[str]:
+    """The runs of a study's task that ended with an error, in the folders of the others."""
+    found = tables.failures(sorted({record.path.parents[2] for record in study.records}))
+    return [f"{each.method}/{each.folder}: {each.error}" for each in found if each.task == study.task]
+
+
 def lead(bench: Bench) -> str:
     """Which of the methods that are told no groups has the best worst group; empty where it is alone."""
     free = [name for name in bench.methods if not getattr(method_module(name), "NEEDS_GROUPS", False)]

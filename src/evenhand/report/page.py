@@ -46,6 +46,7 @@ class View:
     study: Study
     story: Story
     rows: list[tuple[Row, list[Row]]]
+    failed: list[str]  # runs, where no bench says it
     groups: Groups
     findings: Findings | None
     no_samples: str  # why no samples are shown, or empty
@@ -100,14 +101,16 @@ def build(records: Sequence[Record], out: Path, *, load_task: TaskLoader | None 
 def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
     """The page as text."""
     found = studies(records)
-    views = [_view(study, f"s{i}", load_task, THUMBNAILS // len(found)) for i, study in enumerate(found)]
+    bench = benchpage.view(records) if any(map(benchpage.is_bench, found)) else None
+    budget = THUMBNAILS // len(found)
+    views = [_view(study, f"s{i}", load_task, budget, bench is None) for i, study in enumerate(found)]
     style, script = (document.resource(name) for name in ("page.css", "page.js"))
     return (
         document.environment()
         .get_template("page.html")
         .render(
             views=views,
-            bench=benchpage.view(records) if any(map(benchpage.is_bench, found)) else None,
+            bench=bench,
             num_runs=sum(len(study.records) for study in found),
             data={chart.name: chart.data for view in views for chart in view.charts},
             style=Markup(style),
@@ -118,7 +121,8 @@ def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
     )
 
 
-def _view(whole: Study, name: str, load_task: TaskLoader, budget: int) -> View:
+def _view(whole: Study, name: str, load_task: TaskLoader, budget: int, alone: bool) -> View:
+    """`alone`: there is no bench above that says which runs failed."""
     study = benchpage.selected(whole)
     shown = study.found or study.records[0]
     task, no_samples = _task(shown, load_task)
@@ -128,6 +132,7 @@ def _view(whole: Study, name: str, load_task: TaskLoader, budget: int) -> View:
         study=study,
         story=story.tell(study),
         rows=comparison.rows(study),
+        failed=benchpage.failed_runs(whole) if alone else [],
         groups=comparison.groups(study),
         findings=findings.find(study, task, name, budget),
         no_samples=no_samples,

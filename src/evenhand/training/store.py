@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import io
@@ -13,7 +14,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -32,10 +33,10 @@ def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
 
     What is too long for memory can be given in parts.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    file = _opened(temporary, "wb")
     try:
-        with temporary.open("wb") as file:
+        with file:
             size = sum(file.write(part) for part in ([data] if isinstance(data, bytes) else data))
             file.flush()
             os.fsync(file.fileno())
@@ -43,6 +44,19 @@ def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
         journal.detail("wrote %s, %d bytes", path, size)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _opened(path: Path, mode: str) -> IO[Any]:
+    """A new file, in a folder that is made for it; where none can be made, an error names the place."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open(mode)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        place = next(each for each in path.absolute().parents if os.access(each, os.F_OK))
+        reason = error.strerror or error
+        raise type(error)(f"{place} cannot be written to ({reason}); name another place") from error
 
 
 def check_folder(place: str | Path, name: str) -> None:
@@ -153,9 +167,7 @@ def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
 
     Without `wait`, a folder that another process holds raises BlockingIOError that names the owner.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "claim"
-    with path.open("a+") as file:
+    with _opened(folder / "claim", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:

@@ -16,12 +16,17 @@ __all__ = ["FIGURES", "Drawn", "check_form", "draw", "drawable", "encode", "save
 
 
 def draw(name: str, records: Sequence[Record], wanted: Sequence[str] = ()) -> Drawn:
-    """One of FIGURES, of the `wanted` tasks, else of the first that can be drawn (sweeps: of all)."""
+    """One of FIGURES, of the `wanted` task, else of the first that can be drawn; sweeps of several or all."""
     check(name)
+    if name not in SWEPT and len(set(wanted)) > 1:
+        raise ValueError(
+            f"the figure {name!r} shows one task, got {' and '.join(dict.fromkeys(wanted))}; "
+            f"draw one of each, such as: evenhand figure {name} --task {wanted[0]}"
+        )
     with look():
         drawn = _draw(name, records, wanted)
     if drawn is None:
-        task = wanted[0] if wanted else "TASK"
+        task = wanted[0] if wanted else _example(name, records)
         own = [r for r in records if not wanted or task in (r.config["task"], r.config["spec"])]
         if name in LEARNED and own and all(record.metrics["test"]["groups"] is None for record in own):
             raise nothing_conflicts(name, " and ".join(sorted({str(r.config["spec"]) for r in own})))
@@ -30,6 +35,17 @@ def draw(name: str, records: Sequence[Record], wanted: Sequence[str] = ()) -> Dr
             f"make them with: evenhand bench {task} --figure {name}"
         )
     return drawn
+
+
+def _example(name: str, records: Sequence[Record]) -> str:
+    """A task that the figure can be made of: one of the records' where there is one."""
+    specs = [bench.spec for bench in make_benches(records, ())] if records else []
+    if name in SWEPT:
+        specs = [spec for spec in specs if base(spec)[1] is not None]
+    if name in LEARNED:
+        known = {r.config["spec"] for r in records if r.metrics["test"]["groups"] is not None}
+        specs = [spec for spec in specs if spec in known]
+    return specs[0] if specs else "even_odd"
 
 
 def drawable(records: Sequence[Record], most: int) -> list[Drawn]:
@@ -57,19 +73,16 @@ def _draw(name: str, records: Sequence[Record], wanted: Sequence[str]) -> Drawn 
         return sweep.correlation(found) if name == "correlation" else sweep.comparison(name, found)
     if name in LEARNED:
         names = list(wanted) or [bench.spec for bench in make_benches(records, ())]
-        curves = [each for task in names if (each := dynamics.dynamics(records, task)) is not None]
-        if not curves:
+        method = "erm" if name == "validation" else "tab"  # figure 4 shows TAB's clusters
+        curves = next(filter(None, (dynamics.dynamics(records, task, method) for task in names)), None)
+        if curves is None:
             return None
-        return dynamics.validation(curves[0]) if name == "validation" else _training(curves, wanted)
+        return dynamics.validation(curves) if name == "validation" else dynamics.training(curves)
     known = set(task_names(records)) | {str(record.config["spec"]) for record in records}
     benches = make_benches(records, [task for task in wanted if task in known]) if records else []
     if wanted and not known & set(wanted):
         return None
     return _searched(name, benches)
-
-
-def _training(curves: Sequence[dynamics.Dynamics], wanted: Sequence[str]) -> Drawn:
-    return dynamics.training(curves if wanted else curves[:1])
 
 
 def _searched(name: str, benches: Sequence[Bench]) -> Drawn | None:

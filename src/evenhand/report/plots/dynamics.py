@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
+from evenhand.bench.grids import Settings, named
 from evenhand.bench.needs import DYNAMICS
+from evenhand.bench.recipes import pair_of
+from evenhand.bench.select import Bench, gather
 from evenhand.report.plots.style import (
     ACCENT,
     GOLD,
@@ -31,7 +34,6 @@ from evenhand.training.record import Record
 
 Curve = npt.NDArray[np.float64]  # (epochs,)
 STAGE = "erm"  # plain training, which is also TAB's identifier
-TASK_COLOURS = (MAJORITY, MINORITY, ACCENT, GOLD)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,7 @@ class Dynamics:
     spec: str
     model: str
     stopped_early: bool
+    other_pair: str  # what the caption says where it is not ERM's selected pair, or empty
     seeds: list[int]
     curves: dict[tuple[str, str, str], npt.NDArray[np.float64]]  # (split, kind, score)
     counts: dict[tuple[str, str], int]  # (split, kind)
@@ -56,18 +59,37 @@ class Dynamics:
         return np.average(both, axis=0, weights=counts)
 
 
-def dynamics(records: Iterable[Record], task: str) -> Dynamics | None:
-    """The curves of a task's plain training: of runs that did not stop early where there are any."""
-    chosen: dict[int, Record] = {}
-    own = [r for r in records if task in (r.config["task"], r.config["spec"]) and _epochs(r)]
-    # TAB's before ERM's, because they also know the clusters.
-    recorded = sorted(own, key=lambda r: (not _whole(r), r.method != "tab", -_epochs(r), str(r.path)))
-    for record in recorded:
-        if record.seed not in chosen and _whole(record) == _whole(recorded[0]):
-            chosen[record.seed] = record
-    if not chosen:
+def dynamics(records: Sequence[Record], task: str, method: str = "tab") -> Dynamics | None:
+    """The curves of a task's plain training: of runs that did not stop early where there are any.
+
+    They are of one recipe, and of ERM's selected learning rate and weight decay where a run has them. Of
+    `method` where it has runs: ERM's go on until ERM stops, TAB's also know the clusters.
+    """
+    known = [r for r in records if task in (r.config["task"], r.config["spec"]) and _epochs(r)]
+    if not known:
         return None
-    ordered = [chosen[seed] for seed in sorted(chosen)]
+    bench = gather(records, task)
+    alike = gather([r for r in known if _whole(r)] or known, task)
+    pair = min(
+        map(pair_of, alike.records), key=lambda own: (own != bench.pair, own != alike.pair, named(own))
+    )
+    paired = [record for record in alike.records if pair_of(record) == pair]
+    used = min(paired, key=lambda r: (r.method != method, -_epochs(r), r.method)).method
+    chosen: dict[int, Record] = {}
+    own = [record for record in paired if record.method == used]
+    for record in sorted(own, key=lambda r: (len(r.config["hyperparameters"]), -_epochs(r), str(r.path))):
+        chosen.setdefault(record.seed, record)
+    return _curves([chosen[seed] for seed in sorted(chosen)], _other(bench, pair))
+
+
+def _other(bench: Bench, pair: Settings) -> str:
+    """What the caption says of a pair that ERM's selection is not."""
+    if pair == bench.pair or not bench.candidates("erm"):
+        return ""
+    return f", with {named(pair)} because no such run has ERM's selected {named(bench.pair)}"
+
+
+def _curves(ordered: list[Record], other_pair: str) -> Dynamics:
     shared = min(_epochs(record) for record in ordered)
     stages = [_stage(record) for record in ordered]
     keys = [(split, kind) for split in ("train", "val") for kind in ("aligned", "conflicting")]
@@ -75,7 +97,8 @@ def dynamics(records: Iterable[Record], task: str) -> Dynamics | None:
         spec=str(ordered[0].config["spec"]),
         model=str(ordered[0].config["full_recipe"]["model"]),
         stopped_early=not _whole(ordered[0]),
-        seeds=sorted(chosen),
+        other_pair=other_pair,
+        seeds=[record.seed for record in ordered],
         curves={
             (split, kind, score): np.array([stage[split][kind][score][:shared] for stage in stages])
             for split, kind in keys
@@ -144,7 +167,7 @@ def validation(found: Dynamics) -> Drawn:
     )
     data = {"panels": dict(panels), "zone": zone}
     title = f"Accuracy while training on {found.spec}"
-    return finish("validation", figure, title, _caption([found]) + shaded, data)
+    return finish("validation", figure, title, _caption(found) + shaded, data)
 
 
 def _zoned(axes: Axes, curves: npt.NDArray[np.float64], zone: tuple[int, int] | None) -> None:
@@ -162,23 +185,20 @@ def _zoned(axes: Axes, curves: npt.NDArray[np.float64], zone: tuple[int, int] | 
         axes.plot(epochs[i : i + 2], mean[i : i + 2], color=ACCENT if risen else MINORITY, linewidth=2)
 
 
-def training(found: Sequence[Dynamics]) -> Drawn:
+def training(found: Dynamics) -> Drawn:
     """Figure 4: conflicting samples still misclassified, the losses, and what the clusters hold."""
     figure, axes = new(2.3, ncols=3, width_ratios=(1, 1, 1.15))
     wrong, loss, composition = axes[0]
-    data: dict[str, Any] = {}
-    for task, tint in zip(found, TASK_COLOURS, strict=False):
-        missed = 100 * (1 - task.curves["train", "conflicting", "accuracy"])
-        epochs = np.arange(1, missed.shape[1] + 1)
-        wrong.plot(epochs, missed.mean(0), color=tint, label=task.spec)
-        if len(missed) > 1:
-            wrong.fill_between(epochs, missed.min(0), missed.max(0), color=tint, alpha=0.15, linewidth=0)
-        for kind, dash in (("conflicting", "--"), ("aligned", "-")):
-            label = kind if len(found) == 1 else f"{kind}, {task.spec}"
-            loss.plot(epochs, task.mean("train", kind, "loss"), color=tint, linestyle=dash, label=label)
-        losses = {kind: task.mean("train", kind, "loss") for kind in ("aligned", "conflicting")}
-        data[task.spec] = {"wrong": missed.mean(0), "loss": losses, "clusters": clusters(task)}
-    _composition(composition, found, data)
+    missed = 100 * (1 - found.curves["train", "conflicting", "accuracy"])
+    epochs = np.arange(1, missed.shape[1] + 1)
+    wrong.plot(epochs, missed.mean(0), color=MAJORITY)
+    if len(missed) > 1:
+        wrong.fill_between(epochs, missed.min(0), missed.max(0), color=MAJORITY, alpha=0.15, linewidth=0)
+    losses = {kind: found.mean("train", kind, "loss") for kind in ("conflicting", "aligned")}
+    for (kind, values), dash in zip(losses.items(), ("--", "-"), strict=True):
+        loss.plot(epochs, values, color=MAJORITY, linestyle=dash, label=kind)
+    shares = clusters(found)
+    _composition(composition, shares)
     wrong.set_title("a  conflicting, still wrong")
     percent_axis(wrong, low=0, high=None)
     loss.set_title("b  training loss")
@@ -186,14 +206,12 @@ def training(found: Sequence[Dynamics]) -> Drawn:
     loss.legend(loc="upper right")
     for panel in (wrong, loss):
         epoch_axis(panel)
-    if len(found) > 1:
-        wrong.legend(loc="upper right")
-    title = f"How {' and '.join(task.spec for task in found)} is learned"
     caption = _caption(found) + (
         " a: conflicting training samples that are misclassified. c: their part of the two clusters of loss "
         "histories, all classes together, and of the training set (dotted)."
     )
-    return finish("training", figure, title, caption, data)
+    data = {found.spec: {"wrong": missed.mean(0), "loss": losses, "clusters": shares}}
+    return finish("training", figure, f"How {found.spec} is learned", caption, data)
 
 
 def clusters(found: Dynamics) -> dict[str, float] | None:
@@ -215,37 +233,29 @@ def clusters(found: Dynamics) -> dict[str, float] | None:
     return dict(zip(("majority", "minority", "all"), np.mean(shares, axis=0).tolist(), strict=True))
 
 
-def _composition(axes: Axes, found: Sequence[Dynamics], data: dict[str, Any]) -> None:
+def _composition(axes: Axes, shares: dict[str, float] | None) -> None:
     axes.set_title("c  conflicting in the clusters")
-    ticks, labels = [], []
-    for i, (task, tint) in enumerate(zip(found, TASK_COLOURS, strict=False)):
-        shares = data[task.spec]["clusters"]
-        if shares is None:
-            continue
-        for j, name in enumerate(("majority", "minority")):
-            x = 2.6 * i + j
-            axes.bar(x, 100 * shares[name], width=0.8, color=tint, alpha=1 if j else 0.45)
-            axes.annotate(f"{100 * shares[name]:.1f}%", (x, 100 * shares[name]), ha="center", va="bottom",
-                          fontsize=7, xytext=(0, 1.5), textcoords="offset points", zorder=5,
-                          path_effects=OUTLINE)  # fmt: skip
-            ticks.append(x)
-            labels.append(("larger" if j == 0 else "smaller") + (f"\n{task.spec}" if len(found) > 1 else ""))
+    if shares is None:
+        axes.text(0.5, 0.5, "no clusters recorded;\nthey come with runs of TAB", transform=axes.transAxes,
+                  ha="center", va="center", color=SOFT)  # fmt: skip
+        axes.set_xticks([])
+    else:
+        for x, name in enumerate(("majority", "minority")):
+            share = 100 * shares[name]
+            axes.bar(x, share, width=0.8, color=MAJORITY, alpha=1 if x else 0.45)
+            axes.annotate(f"{share:.1f}%", (x, share), ha="center", va="bottom", fontsize=7, xytext=(0, 1.5),
+                          textcoords="offset points", zorder=5, path_effects=OUTLINE)  # fmt: skip
         level = 100 * shares["all"]
-        axes.plot([2.6 * i - 0.5, 2.6 * i + 1.5], [level, level], color=INK, linewidth=1, linestyle=":")
-    axes.set_xticks(ticks, labels)
+        axes.plot([-0.5, 1.5], [level, level], color=INK, linewidth=1, linestyle=":")
+        axes.set_xticks([0, 1], ["larger", "smaller"])
     axes.tick_params(axis="x", length=0)
     percent_axis(axes, low=0, high=None)
     axes.margins(y=0.12)
-    if not ticks:
-        axes.text(0.5, 0.5, "no clusters recorded;\nthey come with runs of TAB", transform=axes.transAxes,
-                  ha="center", va="center", color=SOFT)  # fmt: skip
 
 
-def _caption(found: Sequence[Dynamics]) -> str:
+def _caption(found: Dynamics) -> str:
     """Task, model, seeds, and where this is not the paper's figure."""
-    parts = []
-    for task in found:
-        ended = "stopped early as usual" if task.stopped_early else "no early stopping"
-        parts.append(f"{task.spec} with {task.model}, {count(len(task.seeds), 'seed')}, {ended}")
-    used = {task.spec.partition(":")[0] for task in found} <= {"waterbirds"}
-    return f"{'; '.join(parts)}." + ("" if used else " The paper's figure is of Waterbirds with ResNet-34.")
+    ended = "stopped early as usual" if found.stopped_early else "no early stopping"
+    text = f"{found.spec} with {found.model}, {count(len(found.seeds), 'seed')}, {ended}{found.other_pair}."
+    used = found.spec.partition(":")[0] == "waterbirds"
+    return text + ("" if used else " The paper's figure is of Waterbirds with ResNet-34.")
