@@ -73,8 +73,8 @@ def _draw(name: str, records: Sequence[Record], wanted: Sequence[str]) -> Drawn 
         return sweep.correlation(found) if name == "correlation" else sweep.comparison(name, found)
     if name in LEARNED:
         names = list(wanted) or [bench.spec for bench in make_benches(records, ())]
-        method = "erm" if name == "validation" else "tab"  # figure 4 shows TAB's clusters
-        curves = next(filter(None, (dynamics.dynamics(records, task, method) for task in names)), None)
+        clusters = name == "training"
+        curves = next(filter(None, (dynamics.dynamics(records, task, clusters) for task in names)), None)
         if curves is None:
             return None
         return dynamics.validation(curves) if name == "validation" else dynamics.training(curves)

@@ -59,11 +59,12 @@ class Dynamics:
         return np.average(both, axis=0, weights=counts)
 
 
-def dynamics(records: Sequence[Record], task: str, method: str = "tab") -> Dynamics | None:
+def dynamics(records: Sequence[Record], task: str, clusters: bool = True) -> Dynamics | None:
     """The curves of a task's plain training: of runs that did not stop early where there are any.
 
-    They are of one recipe, and of ERM's selected learning rate and weight decay where a run has them. Of
-    `method` where it has runs: ERM's go on until ERM stops, TAB's also know the clusters.
+    They are of one recipe, and of ERM's selected learning rate and weight decay where a run has them. Methods
+    share that training and leave it where their own rule stops: taken is TAB's for its `clusters`, else that
+    with the most epochs.
     """
     known = [r for r in records if task in (r.config["task"], r.config["spec"]) and _epochs(r)]
     if not known:
@@ -74,11 +75,16 @@ def dynamics(records: Sequence[Record], task: str, method: str = "tab") -> Dynam
         map(pair_of, alike.records), key=lambda own: (own != bench.pair, own != alike.pair, named(own))
     )
     paired = [record for record in alike.records if pair_of(record) == pair]
-    used = min(paired, key=lambda r: (r.method != method, -_epochs(r), r.method)).method
-    chosen: dict[int, Record] = {}
-    own = [record for record in paired if record.method == used]
-    for record in sorted(own, key=lambda r: (len(r.config["hyperparameters"]), -_epochs(r), str(r.path))):
-        chosen.setdefault(record.seed, record)
+    by_method: dict[str, dict[int, Record]] = {}
+    for record in sorted(paired, key=lambda r: (len(r.config["hyperparameters"]), -_epochs(r), str(r.path))):
+        by_method.setdefault(record.method, {}).setdefault(record.seed, record)
+
+    def rank(name: str) -> tuple[bool, int, bool]:
+        own = by_method[name]
+        shown = len(own) * min(map(_epochs, own.values()))  # curves are cut to the shortest
+        return clusters and name == "tab", shown, name == "erm"
+
+    chosen = by_method[max(sorted(by_method), key=rank)]
     return _curves([chosen[seed] for seed in sorted(chosen)], _other(bench, pair))
 
 
