@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ranks_worker import METHODS, carry_out, normalised_model, ranks_task, record, take_step
+from ranks_worker import METHODS, carry_out, cnn_task, normalised_model, ranks_task, record, take_step
 from torch import nn
 
 from evenhand import LossHistory, execute
@@ -159,6 +159,14 @@ def test_two_ranks_find_the_partition_of_one_process(two: Path, tmp_path: Path) 
     curves = [[row["loss"] for row in run.epochs("model")] for run in (found, expected)]
     np.testing.assert_allclose(*curves, atol=1e-4)
     assert found.metrics["test"]["accuracy"] == pytest.approx(expected.metrics["test"]["accuracy"], abs=0.02)
+
+
+def test_two_ranks_leave_the_bytes_of_one_process_with_the_paper_s_network(two: Path, tmp_path: Path) -> None:
+    found, expected = run_of(two / "cnn", "tab"), Record(carry_out("tab", cnn_task(), tmp_path))
+    assert found.config["full_recipe"]["slices"] == 1  # nobody asked for them
+    same_bytes(found, expected)
+    np.testing.assert_array_equal(found.losses(), expected.losses())
+    assert found.partition.minority.any()
 
 
 def test_fit_gives_every_rank_the_same(two: Path) -> None:

@@ -75,16 +75,44 @@ def test_an_epoch_equals_a_plain_loop(tiny: Task, tmp_path: Path) -> None:
         order = np.random.default_rng(number).permutation(len(tiny.train))
         recorded = torch.zeros(len(tiny.train))
         for start in range(0, len(order), 16):
-            chosen = order[start : start + 16]
-            losses = F.cross_entropy(model(tiny.train.x[chosen]), tiny.train.y[chosen], reduction="none")
-            recorded[chosen] = losses.detach()
+            batch = order[start : start + 16]
             optimizer.zero_grad()
-            losses.mean().backward()
+            for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):  # as two ranks do it
+                losses = F.cross_entropy(model(tiny.train.x[half]), tiny.train.y[half], reduction="none")
+                recorded[half] = losses.detach()
+                (losses.mean() * (len(half) / len(batch))).backward()
             optimizer.step()
         histories.append(recorded)
     for name, value in model.state_dict().items():
         assert torch.equal(value, fit.model.state_dict()[name]), name
     np.testing.assert_allclose(fit.losses, torch.stack(histories, 1).numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("given", ["nothing", "objective", "transform", "slices"])
+def test_a_batch_is_cut_only_where_its_loss_is_surely_a_mean(tiny: Task, tmp_path: Path, given: str) -> None:
+    seen: list[int] = []
+
+    def objective(model, batch):
+        seen.append(len(batch.y))
+        return F.cross_entropy(model(batch.x), batch.y)
+
+    def transform(x, _batch, _generator):
+        seen.append(len(x))
+        return x
+
+    run = make_run(tiny, tmp_path, tiny.recipe.replace(batch_size=16, slices=4 if given == "slices" else 1))
+    options = {"objective": {"objective": objective}, "transform": {"transform": transform}}.get(given, {})
+    seeing = run.make_model
+
+    def make_model(salt: int = 0) -> torch.nn.Module:
+        model = seeing(salt)
+        model.register_forward_pre_hook(lambda module, x: seen.append(len(x[0])) if module.training else None)
+        return model
+
+    if not options:
+        run.make_model = make_model
+    run.fit("other", stop=1, recipe=run.recipe.replace(check_every=2), **options)
+    assert max(seen) == {"nothing": 8, "slices": 4}.get(given, 16)
 
 
 def test_early_stopping_counts_checks_without_gain() -> None:

@@ -43,7 +43,8 @@ class Recipe:
     plateau_factor: float = 0.1
 
     # A step's gradient is the sum over so many slices of its batch: less memory, and the same bits whether
-    # one process computes two slices in turn or two ranks one each. 1: the whole batch, or one slice a rank.
+    # one process computes two slices in turn or two ranks one each. 1: the whole batch, or one slice a rank;
+    # the paper's CNN on a CPU has two then, so that two ranks find what one process finds.
     slices: int = 1
 
     augment: bool = True  # the task's own training augmentation

@@ -22,7 +22,7 @@ from evenhand.training.data import Batch, Split, Task, as_input, checksum
 from evenhand.training.evaluation import logits
 from evenhand.training.histories import Histories
 from evenhand.training.loop import Training
-from evenhand.training.models import make_model
+from evenhand.training.models import CNN, make_model
 from evenhand.training.objective import Objective, cross_entropy
 from evenhand.training.plan import Fit, Plan
 from evenhand.training.recipe import Recipe
@@ -232,10 +232,13 @@ class Run:
     def _training(self, plan: Plan, folder: Path) -> Training:
         recipe = plan.recipe
         rules = ("val", "train") if plan.shared else (plan.stop,) if isinstance(plan.stop, str) else ()
+        model = self.make_model(plan.salt)
+        if recipe.slices == 1 and self.device.type == "cpu" and isinstance(model, CNN) and plan.means():
+            recipe = recipe.replace(slices=2)  # so that two ranks have the bits of one process
         training = Training(
             folder,
             stage=plan.stage,
-            model=self.make_model(plan.salt),
+            model=model,
             objective=plan.objective,
             train=self._batches(
                 plan.split, recipe.batch_size, transform=plan.transform, augment=recipe.augment
