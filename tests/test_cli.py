@@ -211,6 +211,7 @@ def test_own_modules_are_read_again_and_their_errors_are_said(evenhand, tmp_path
             r"a table's file must end with .md, .csv, .tex, .json, got 't.xlsx'",
         ),
         (("table", "1", "-o", "."), "--out must be a file to write, got the folder .; try table.md"),
+        (("table", "1", "-o", ".", "--format", "csv"), "--out must be a file to write, got the folder ."),
         (("report", "-o", "page.pdf"), "the page's file must end with .html or .htm, got 'page.pdf'"),
         (("pack", "-o", "p.tar"), "a packed file must end with .zip, got 'p.tar'; try p.zip"),
         (

@@ -130,8 +130,11 @@ def test_a_figure_says_what_is_run(evenhand, tmp_path: Path) -> None:
         (["bench", "mine.plain", "--figure", "training"], "and mine.plain does not say which do; use a task"),
         (["bench", "digits", "--figure", "cost", "--methods", "erm"], "leave --methods and --no-search out"),
         (["bench", "digits", "--figure", "cost", "--no-search"], "leave --methods and --no-search out"),
-        (["bench", "digits", "--set", "lr=0.1"], "so --set lr=0.1 would be ignored; --methods erm:lr=VALUE"),
-        (["bench", "digits", "--methods", "tab", "--set", "weight_decay=1"], "--set weight_decay=1 would be"),
+        (
+            ["bench", "digits", "--set", "lr=0.1"],
+            "so lr=0.1 would be ignored; --methods erm:lr=VALUE",
+        ),
+        (["bench", "digits", "--methods", "tab", "--set", "weight_decay=1"], "so weight_decay=1 would be"),
         (["bench", "digits", "--epochs", "3", "--set", "epochs=5"], "say the same; give one"),
         (["pack", "--runs", "nowhere"], "nowhere should be a runs folder or a packed .zip file"),
     ],

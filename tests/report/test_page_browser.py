@@ -26,7 +26,7 @@ WIDER_THAN_ITS_BOX = """
         .map(each => each.getAttribute('aria-label'))"""
 CUT_OFF = """
     return [...document.querySelectorAll('th, td')]
-        .filter(each => each.scrollWidth > each.clientWidth && getComputedStyle(each).overflowX !== 'visible')
+        .filter(each => each.offsetParent && each.scrollWidth > each.clientWidth + 1)
         .map(each => each.textContent)"""
 BROKEN = """
     const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];

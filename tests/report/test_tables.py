@@ -273,6 +273,11 @@ def test_other_recipes_palettes_and_models_are_said(tmp_path: Path) -> None:
 def test_table_two_has_shares_and_their_multiples(tmp_path: Path) -> None:
     made = [write(tmp_path, "tab", PAIR, seed=s, pseudo=True, dynamics=curves(4)) for s in (0, 1)]
     table = tables.make("2", made)
+    told = write(tmp_path / "told", "tab", PAIR, task="waterbirds", pseudo=True)
+    file = told.path / "metrics.json"
+    file.write_text(json.dumps({**told.metrics, "identification": None}))
+    (section,) = tables.make("2", [Record(told.path)]).sections  # groups, none of which conflicts
+    assert section.notes == ["waterbirds does not say which samples conflict, so none can be counted."]
     plain = write(tmp_path / "plain", "tab", PAIR, task="bar", groups=False)
     (section,) = tables.make("2", [plain]).sections
     assert not section.rows and section.notes == [
@@ -324,6 +329,10 @@ def test_variants_of_other_recipes_are_compared_and_named_by_what_differs(tmp_pa
     table = tables.make("compare", [*made, again], root=tmp_path)
     assert table.cell("even_odd", "tab", "seeds").text == "2"
     assert "Left out: 1 run (1 of tab done twice, on other data or code)." in table.sections[0].notes
+    assert not any("checksums" in note for note in table.sections[0].notes)  # it is left out
+    other = write(tmp_path, "erm", PAIR, seed=0, data="other")
+    notes = tables.make("compare", [*made, other], root=tmp_path).sections[0].notes
+    assert "Other data than the rest, by their checksums: 1 of erm." in notes
     table = tables.make("compare", made[2:], root=tmp_path)
     assert [row[0].text for row in table.sections[0].rows] == ["tab"]  # all have it, so it is said below
     assert "The recipe differs from the task's own: keep=best." in table.sections[0].notes

@@ -182,8 +182,9 @@ def waves(task: Task, methods: Sequence[str], seeds: Sequence[int], changes: dic
         for key in changes.keys() & part_of_grid(task.spec, text).keys():
             method = parse_method(text)[0]
             raise ValueError(
-                f"{method}'s grid on {task.spec} has {key}, so --set {key}={changes[key]} would be ignored; "
-                f"--methods {method}:{key}=VALUE searches a part of the grid, --no-search runs one setting"
+                f"{method}'s grid on {task.spec} has {key}, so {key}={changes[key]} would be ignored; "
+                f"--methods {method}:{key}=VALUE searches a part of the grid, --no-search runs one setting "
+                "(both without --figure)"
             )
     planned = product(task.spec, first, seeds, changes)
     return Waves(task, tuple(seeds), dict(changes), planned, second, notes)

@@ -56,7 +56,8 @@ def table(
     if form is not None and form not in formats.FORMATS:
         raise ValueError(f"--format must be one of {', '.join(formats.FORMATS)}, got {form!r}")
     if out is not None:
-        form = form or _form(_file(out, "table.md"))
+        _file(out, "table.md")
+        form = form or _form(out)
     optional = name in ("methods", "datasets")  # they say something without any run
     records = [] if name == "methods" else _records(runs, optional=optional)
     folders = sorted({*runs, *(record.path.parents[2] for record in records)})  # packed ones lie elsewhere

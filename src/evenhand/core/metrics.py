@@ -155,7 +155,7 @@ def price_of_unawareness(validation_accuracy: Array, test_wga: Array) -> Price:
 def first_highest(means: Array) -> int:
     """The position of the highest mean; of equal ones the first, whatever order their seeds were added in.
 
-    >>> first_highest([(0.1 + 0.2 + 0.3) / 3, (0.3 + 0.2 + 0.1) / 3])
+    >>> first_highest([(0.3 + 0.2 + 0.1) / 3, (0.1 + 0.2 + 0.3) / 3])
     0
     """
     return int(np.argmax(np.round(as_real(means, "means"), 12)))

@@ -93,8 +93,9 @@ class Plan:
 
     def means(self) -> bool:
         """Whether the loss of a batch is surely the mean over its samples, so that it may be cut."""
-        ours = (getattr(self.objective, "__module__", "") or "").startswith("evenhand.")
-        return ours and self.transform is None and not isinstance(self.objective, nn.Module)
+        used = [self.objective] if self.transform is None else [self.objective, self.transform]
+        ours = all((getattr(each, "__module__", "") or "").startswith("evenhand.") for each in used)
+        return ours and not isinstance(self.objective, nn.Module)
 
     def by_name(self, data: object) -> str | None:
         """The objective's name, where it and `dependencies` say all of what makes this training from `data`.

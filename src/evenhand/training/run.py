@@ -233,7 +233,8 @@ class Run:
         recipe = plan.recipe
         rules = ("val", "train") if plan.shared else (plan.stop,) if isinstance(plan.stop, str) else ()
         model = self.make_model(plan.salt)
-        if recipe.slices == 1 and self.device.type == "cpu" and isinstance(model, CNN) and plan.means():
+        ours = type(model) is CNN and self.task.make_model is None and plan.means()
+        if ours and self.device.type == "cpu" and recipe.slices == 1 and recipe.compile != "on":
             recipe = recipe.replace(slices=2)  # so that two ranks have the bits of one process
         training = Training(
             folder,

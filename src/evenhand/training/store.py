@@ -46,13 +46,16 @@ def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST)
+
+
 def _opened(path: Path, mode: str) -> IO[Any]:
     """A new file, in a folder that is made for it; where none can be made, an error names the place."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open(mode)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in REFUSED:
             raise
         place = next(each for each in path.absolute().parents if os.access(each, os.F_OK))
         reason = error.strerror or error

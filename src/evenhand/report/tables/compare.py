@@ -16,7 +16,7 @@ from evenhand.bench.result import COLLAPSED, mean_of
 from evenhand.bench.select import Bench
 from evenhand.report.table import EMPTY, Cell, Column, Row, Section, Table, number, percents, words
 from evenhand.report.tables.bootstrap import REPLICATES, Resampled, interval_of_difference, resample
-from evenhand.report.tables.notes import told_left_out, trained_otherwise
+from evenhand.report.tables.notes import other_data, told_left_out, trained_otherwise
 from evenhand.training.record import Record
 
 COLUMNS = (
@@ -67,7 +67,8 @@ def _variants(bench: Bench, records: Sequence[Record]) -> tuple[dict[str, Varian
     left_out: Counter[str] = Counter()
     own = [record for record in records if record.config["task"] == bench.task]
     recipes = [base_recipe(record) for record in own]
-    mixed = {key for recipe in recipes for key in recipe if recipe[key] != recipes[0].get(key)}
+    fields = set().union(*recipes)
+    mixed = {key for key in fields if len({repr(recipe.get(key)) for recipe in recipes}) > 1}
     pairs = {tuple(pair_of(record).items()) for record in own}
     shown = PAIR if len(pairs) > 1 else ()  # learning rate and weight decay, where they differ at all
     published = task_recipe(bench.spec)
@@ -83,7 +84,8 @@ def _variants(bench: Bench, records: Sequence[Record]) -> tuple[dict[str, Varian
             left_out[f"of {record.method} done twice, on other data or code"] += 1
     alike = {key: value for key, value in bench.recipe.items() if key not in mixed}
     notes = trained_otherwise(dataclasses.replace(bench, recipe=alike))
-    return found, [*notes, *told_left_out(left_out)]
+    kept = [record for variant in found.values() for record in variant.values()]
+    return found, [*notes, *other_data(kept), *told_left_out(left_out)]
 
 
 def _section(

@@ -14,6 +14,7 @@ from evenhand.bench.select import Bench, num_equal, recipe_changes, rule, scores
 from evenhand.report import paper
 from evenhand.report.words import count, listed
 from evenhand.tasks.source import cache_root
+from evenhand.training.record import Record
 
 MOST = 3  # settings named in a note; of the rest it says how many
 
@@ -48,7 +49,9 @@ def of_task(bench: Bench, methods: Sequence[str], failed: Sequence[Failure] = ()
     """All that a reader must know about a task's numbers."""
     return [
         *differences(bench),
-        *_other_data(bench),
+        *other_data(
+            [r for name in methods for each in bench.candidates(name) for r in each.records.values()]
+        ),
         *told_left_out(bench.left_out),
         *_missing(bench, methods),
         *_failed(failure for failure in failed if failure.task == bench.task),
@@ -67,13 +70,13 @@ def differences(bench: Bench) -> list[str]:
     return lines
 
 
-def _other_data(bench: Bench) -> list[str]:
+def other_data(records: Sequence[Record]) -> list[str]:
     """Runs whose data have another checksum than most: another version, or images decoded otherwise."""
-    known = Counter(record.config["data"] for record in bench.records)
+    known = Counter(record.config["data"] for record in records)
     if len(known) < 2:
         return []
     most = known.most_common(1)[0][0]
-    others = Counter(record.method for record in bench.records if record.config["data"] != most)
+    others = Counter(record.method for record in records if record.config["data"] != most)
     parts = [f"{number} of {method}" for method, number in sorted(others.items())]
     return [f"Other data than the rest, by their checksums: {listed(parts)}."]
 

@@ -192,7 +192,7 @@ def table_two(benches: Sequence[Bench], by: str | None = None) -> Table:
     for bench in benches:
         found = [name for name in methods_of(bench) if _identifications(bench, name, by)]
         rows += [_two(bench, name, by) for name in found]
-        if not found and all(record.metrics["test"]["groups"] is None for record in bench.records):
+        if not found and all(_knows_no_conflicts(record) for record in bench.records):
             said.append(f"{bench.spec} does not say which samples conflict, so none can be counted.")
         elif not found:
             said.append(f"Missing: {bench.spec}; do it with: {notes.command(bench, ['tab'])}")
@@ -209,6 +209,12 @@ def table_two(benches: Sequence[Bench], by: str | None = None) -> Table:
         )
     title = "Bias-conflicting samples: represented and identified"
     return Table("2", title, TWO, [Section("", rows, said)], [explained])
+
+
+def _knows_no_conflicts(record: Record) -> bool:
+    """Whether a run says that its task has no groups, or none of them that breaks the shortcut."""
+    split = record.partition is not None and not record.metrics.get("identification")
+    return split or record.metrics["test"]["groups"] is None
 
 
 def _two(bench: Bench, method: str, by: str | None) -> Row:
