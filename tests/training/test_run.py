@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from evenhand import Recipe, Split, Task, execute
 from evenhand.training.loop import seed_epoch
+from evenhand.training.models import cnn
 from evenhand.training.progress import Silent
 from evenhand.training.record import Record, find
 from evenhand.training.run import Run, chance
@@ -88,7 +89,7 @@ def test_an_epoch_equals_a_plain_loop(tiny: Task, tmp_path: Path) -> None:
     np.testing.assert_allclose(fit.losses, torch.stack(histories, 1).numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("given", ["nothing", "objective", "transform", "slices"])
+@pytest.mark.parametrize("given", ["nothing", "objective", "transform", "slices", "model"])
 def test_a_batch_is_cut_only_where_its_loss_is_surely_a_mean(tiny: Task, tmp_path: Path, given: str) -> None:
     seen: list[int] = []
 
@@ -100,6 +101,8 @@ def test_a_batch_is_cut_only_where_its_loss_is_surely_a_mean(tiny: Task, tmp_pat
         seen.append(len(x))
         return x
 
+    if given == "model":  # which may do anything with a batch, even if it is this network
+        tiny = dataclasses.replace(tiny, make_model=lambda: cnn((1, 6, 6), 2))
     run = make_run(tiny, tmp_path, tiny.recipe.replace(batch_size=16, slices=4 if given == "slices" else 1))
     options = {"objective": {"objective": objective}, "transform": {"transform": transform}}.get(given, {})
     seeing = run.make_model
