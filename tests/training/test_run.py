@@ -14,7 +14,8 @@ import torch
 from shortcut import shortcut_task
 from torch.nn import functional as F
 
-from evenhand import Recipe, Split, Task, execute
+from evenhand import Recipe, Split, Task, execute, separable
+from evenhand.core import ranks
 from evenhand.training.loop import seed_epoch
 from evenhand.training.models import cnn
 from evenhand.training.progress import Silent
@@ -89,8 +90,11 @@ def test_an_epoch_equals_a_plain_loop(tiny: Task, tmp_path: Path) -> None:
     np.testing.assert_allclose(fit.losses, torch.stack(histories, 1).numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("given", ["nothing", "objective", "transform", "slices", "model"])
-def test_a_batch_is_cut_only_where_its_loss_is_surely_a_mean(tiny: Task, tmp_path: Path, given: str) -> None:
+CUT = {"nothing": 8, "slices": 4, "declared": 8, "declared class": 8, "declared transform": 8}
+
+
+@pytest.mark.parametrize("given", [*CUT, "objective", "ours", "transform", "model"])
+def test_a_batch_is_cut_only_where_that_is_declared(tiny: Task, tmp_path: Path, given: str) -> None:
     seen: list[int] = []
 
     def objective(model, batch):
@@ -101,10 +105,23 @@ def test_a_batch_is_cut_only_where_its_loss_is_surely_a_mean(tiny: Task, tmp_pat
         seen.append(len(x))
         return x
 
+    class Declared(torch.nn.Module):
+        separable = True
+        forward = staticmethod(objective)
+
     if given == "model":  # which may do anything with a batch, even if it is this network
         tiny = dataclasses.replace(tiny, make_model=lambda: cnn((1, 6, 6), 2))
+    if given == "ours":  # the name of a module declares nothing
+        objective.__module__ = "evenhand.training.objective"
     run = make_run(tiny, tmp_path, tiny.recipe.replace(batch_size=16, slices=4 if given == "slices" else 1))
-    options = {"objective": {"objective": objective}, "transform": {"transform": transform}}.get(given, {})
+    options = {
+        "objective": {"objective": objective},
+        "ours": {"objective": objective},
+        "declared": {"objective": separable(objective)} if given == "declared" else {},
+        "declared class": {"objective": Declared()},
+        "transform": {"transform": transform},
+        "declared transform": {"transform": separable(transform)} if given == "declared transform" else {},
+    }.get(given, {})
     seeing = run.make_model
 
     def make_model(salt: int = 0) -> torch.nn.Module:
@@ -115,7 +132,26 @@ def test_a_batch_is_cut_only_where_its_loss_is_surely_a_mean(tiny: Task, tmp_pat
     if not options:
         run.make_model = make_model
     run.fit("other", stop=1, recipe=run.recipe.replace(check_every=2), **options)
-    assert max(seen) == {"nothing": 8, "slices": 4}.get(given, 16)
+    assert max(seen) == CUT.get(given, 16)
+
+
+@pytest.mark.parametrize("kind", ["objective", "transform"])
+@pytest.mark.parametrize("cut_by", ["slices", "ranks"])
+def test_what_does_not_declare_it_is_not_cut_but_refused(
+    tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, cut_by: str
+) -> None:
+    def contrast(model, batch):
+        return model(batch.x).var(0).sum()
+
+    recipe = tiny.recipe.replace(slices=2) if cut_by == "slices" else tiny.recipe
+    run = make_run(tiny, tmp_path, recipe)
+    if cut_by == "ranks":
+        monkeypatch.setattr(ranks, "count", lambda: 2)
+    words = rf"the {kind} .*contrast does not declare that batches may be cut, but they are cut into 2 slices"
+    with pytest.raises(
+        ValueError, match=words + r"; run it without torchrun and with slices=1, or.*separable"
+    ):
+        run.fit("model", **{kind: contrast})
 
 
 def test_early_stopping_counts_checks_without_gain() -> None:

@@ -15,6 +15,7 @@ from evenhand.core.rebalance import rebalance
 from evenhand.core.summary import summarise
 from evenhand.methods.tab import even_chances
 from evenhand.training.data import Batch
+from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
 GRID: dict[str, list[Any]] = {}
@@ -71,6 +72,7 @@ def train(
     ).model
 
 
+@separable
 def generalised_cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     """(1 - p^q) / q of the probability p of the label: a sample's gradient is p^q times cross-entropy's.
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evenhand.training.batches import Transform
+from evenhand.training.objective import separable
 from evenhand.training.run import Run
 from evenhand.training.saliency import saliency
 
@@ -46,7 +47,7 @@ def train(
 def masking_by(maps: np.ndarray, threshold: float, device: torch.device) -> Transform:
     """Mask every image by its own map, (samples, height, width) on the device."""
     on_device = torch.from_numpy(np.array(maps)).to(device)
-    return lambda x, batch, generator: masked(x, on_device[batch.index], threshold)
+    return separable(lambda x, batch, generator: masked(x, on_device[batch.index], threshold))
 
 
 def masked(x: Tensor, maps: Tensor, threshold: float) -> Tensor:

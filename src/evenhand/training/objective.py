@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -11,8 +11,31 @@ from torch.nn import functional as F
 from evenhand.training.data import Batch
 
 Objective = Callable[[Any, Batch], Tensor]  # (model, batch) -> scalar loss; one with state is an nn.Module
+T = TypeVar("T")
 
 
+def separable(declared: T) -> T:
+    """Declare that an objective or a transform treats every sample by itself, so that batches may be cut.
+
+    Of an objective: the loss of a batch is the mean over its samples of something that depends on that
+    sample alone. Of a transform: each sample is changed by itself. The engine then may cut a batch into
+    slices and share it out among ranks. What does not declare it gets whole batches.
+
+    It decorates a function or a class; an `nn.Module` may instead set the class attribute `separable = True`.
+
+    >>> is_separable(separable(lambda model, batch: model(batch.x).mean())), is_separable(print)
+    (True, False)
+    """
+    declared.separable = True  # type: ignore[attr-defined]
+    return declared
+
+
+def is_separable(objective: object) -> bool:
+    """Whether an objective or a transform has declared that batches may be cut."""
+    return getattr(objective, "separable", False) is True
+
+
+@separable
 def cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     """The objective of empirical risk minimisation."""
     return F.cross_entropy(model(batch.x), batch.y)

@@ -16,7 +16,7 @@ from evenhand.core import ranks
 from evenhand.training.batches import Transform
 from evenhand.training.data import Split, checksum
 from evenhand.training.histories import Histories
-from evenhand.training.objective import Objective
+from evenhand.training.objective import Objective, is_separable
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import Damaged
 
@@ -91,11 +91,14 @@ class Plan:
     recorded: bool
     salt: int = 0  # of the weights it begins with
 
-    def means(self) -> bool:
-        """Whether the loss of a batch is surely the mean over its samples, so that it may be cut."""
-        used = [self.objective] if self.transform is None else [self.objective, self.transform]
-        ours = all((getattr(each, "__module__", "") or "").startswith("evenhand.") for each in used)
-        return ours and not isinstance(self.objective, nn.Module)
+    @property
+    def needs_whole_batches(self) -> str:
+        """What does not declare that a batch may be cut, in words; empty where both do."""
+        used = {"objective": self.objective, "transform": self.transform}
+        for kind, each in used.items():
+            if each is not None and not is_separable(each):
+                return f"the {kind} {getattr(each, '__qualname__', type(each).__qualname__)}"
+        return ""
 
     def by_name(self, data: object) -> str | None:
         """The objective's name, where it and `dependencies` say all of what makes this training from `data`.

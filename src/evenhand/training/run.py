@@ -169,7 +169,7 @@ class Run:
 
     def _fit(self, plan: Plan) -> Fit:
         folder = self._stage_folder(plan)
-        sync.check_stage(plan.stage, folder.name, plan.objective, plan.recipe.slices)
+        sync.check_stage(plan.stage, folder.name, plan.needs_whole_batches, plan.recipe.slices)
         used = (plan.objective, plan.transform)
         if self._used.setdefault(folder, used) != used:
             raise ValueError(
@@ -233,7 +233,7 @@ class Run:
         recipe = plan.recipe
         rules = ("val", "train") if plan.shared else (plan.stop,) if isinstance(plan.stop, str) else ()
         model = self.make_model(plan.salt)
-        ours = type(model) is CNN and self.task.make_model is None and plan.means()
+        ours = type(model) is CNN and self.task.make_model is None and not plan.needs_whole_batches
         if ours and self.device.type == "cpu" and recipe.slices == 1 and recipe.compile != "on":
             recipe = recipe.replace(slices=2)  # so that two ranks have the bits of one process
         training = Training(
