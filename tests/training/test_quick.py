@@ -166,15 +166,18 @@ def test_the_fast_way_is_taken_once_a_step_and_only_for_full_batches() -> None:
 
     model = nn.Identity()
     tap = Tap(model, fast, 4)
-    tap(torch.zeros(4, 2)), tap(torch.zeros(4, 2))
-    assert calls == [4]
-    tap.begin(), tap(torch.zeros(3, 2))
-    assert calls == [4]
-    tap.begin(), tap(torch.zeros(4, 2))
-    assert calls == [4, 4]
+
+    def step(*sizes: int) -> list[int]:
+        tap.begin(torch.zeros(sizes[0], 2))
+        for size in sizes:
+            tap(torch.zeros(size, 2))
+        return calls
+
+    assert step(4, 4) == [4]
+    assert step(3) == [4]
+    assert step(4) == [4, 4]
     model.eval()
-    tap.begin(), tap(torch.zeros(4, 2))
-    assert calls == [4, 4]
+    assert step(4) == [4, 4]
 
 
 def _task(size: int = 12) -> Task:

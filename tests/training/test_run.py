@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from evenhand import Recipe, Split, Task, execute, separable
 from evenhand.core import ranks
+from evenhand.training.data import Batch
 from evenhand.training.loop import seed_epoch
 from evenhand.training.models import cnn
 from evenhand.training.progress import Silent
@@ -222,6 +223,104 @@ def test_a_dataset_trains_as_its_tensors_do(tiny: Task, tmp_path: Path) -> None:
 def test_an_unknown_stop_is_refused(tiny: Task, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="stop must be 'val', 'train' or a number of epochs, got 'test'"):
         make_run(tiny, tmp_path).fit("erm", stop="test")
+
+
+# -- what an objective's passes leave ----------------------------------------------------------------------
+
+
+def views(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two other views of a batch."""
+    return batch.x.flip(-1), batch.x + 0.5
+
+
+def consistency(model, batch):  # a clean pass, and one of another view
+    clean, other = model(batch.x), model(views(batch)[0])
+    return F.cross_entropy(clean, batch.y) + (clean - other).square().mean()
+
+
+def other_first(model, batch):
+    model(batch.x), model(views(batch)[1])
+    return F.cross_entropy(model(batch.x), batch.y) + model(views(batch)[0]).square().mean()
+
+
+def two_views(model, batch):
+    return sum(F.cross_entropy(model(view), batch.y) for view in views(batch))
+
+
+def mixup(model, batch):
+    outputs = model(0.7 * batch.x + 0.3 * batch.x.roll(1, 0))
+    return 0.7 * F.cross_entropy(outputs, batch.y) + 0.3 * F.cross_entropy(outputs, batch.y.roll(1))
+
+
+def concatenated(model, batch):
+    return F.cross_entropy(model(torch.cat(views(batch))), batch.y.repeat(2))
+
+
+def in_parts(model, batch):
+    parts = [model(part) for part in batch.x.split(max(1, len(batch.x) // 2))]
+    return F.cross_entropy(torch.cat(parts), batch.y)
+
+
+def silent(model, batch):
+    return sum(parameter.square().sum() for parameter in model.parameters())
+
+
+def with_a_look(model, batch):
+    with torch.no_grad():
+        model(batch.x)
+    return concatenated(model, batch)
+
+
+@pytest.mark.parametrize("objective", [consistency, other_first, with_a_look])
+def test_the_recorded_losses_are_of_the_pass_of_the_batch(tiny: Task, tmp_path: Path, objective) -> None:
+    seen = torch.zeros(len(tiny.train))
+
+    def watched(model, batch):
+        seen[batch.index] = F.cross_entropy(
+            model._model(batch.x).detach(), batch.y, reduction="none"
+        )  # before the step, as the objective finds the model
+        return objective(model, batch)
+
+    fit = make_run(tiny, tmp_path).fit("model", objective=watched, record=True, stop=1)
+    np.testing.assert_allclose(fit.losses[:, 0], seen, rtol=1e-5)
+    np.testing.assert_array_equal(fit.hits[:, 0], seen < np.log(2))  # of two classes the likelier
+    row = json.loads((fit.folder / "epochs.jsonl").read_text().splitlines()[0])
+    assert row["accuracy"] == pytest.approx(float(fit.hits[:, 0].mean()))
+
+
+@pytest.mark.parametrize("objective", [two_views, mixup, concatenated, in_parts, silent])
+def test_losses_that_no_pass_gives_are_not_recorded_but_refused(
+    tiny: Task, tmp_path: Path, objective
+) -> None:
+    run = make_run(tiny, tmp_path)
+    words = r"the objective never calls model\(batch.x\); call it once, .*, or fit without record"
+    with pytest.raises(ValueError, match="losses are recorded, but it is not known.*" + words):
+        run.fit("model", objective=objective, record=True, stop=1)
+
+
+@pytest.mark.parametrize("objective", [two_views, mixup])
+def test_without_a_pass_of_the_batch_accuracy_is_of_the_last_one_as_long(
+    tiny: Task, tmp_path: Path, objective
+) -> None:
+    run, correct = make_run(tiny, tmp_path), []
+
+    def watched(model, batch):
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        loss = objective(model, batch)
+        last = views(batch)[1] if objective is two_views else 0.7 * batch.x + 0.3 * batch.x.roll(1, 0)
+        outputs = torch.func.functional_call(model._model, before, (last,))
+        correct.append((outputs.argmax(1) == batch.y).sum().item())
+        return loss
+
+    fit = run.fit("model", objective=watched, stop=1)
+    row = json.loads((fit.folder / "epochs.jsonl").read_text().splitlines()[0])
+    assert row["accuracy"] == pytest.approx(sum(correct) / len(tiny.train))
+
+
+@pytest.mark.parametrize("objective", [concatenated, in_parts, silent])
+def test_an_accuracy_that_no_pass_gives_is_refused(tiny: Task, tmp_path: Path, objective) -> None:
+    with pytest.raises(ValueError, match="training accuracy is counted, but it is not known which outputs"):
+        make_run(tiny, tmp_path).fit("model", objective=objective, stop=1)
 
 
 # -- sharing ---------------------------------------------------------------------------------------------

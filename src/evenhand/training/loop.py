@@ -216,21 +216,23 @@ class Training:
         batches = self.train(rows, generator, [piece.length for piece in slices])
         self.optimizer.zero_grad(set_to_none=True)
         for batch, piece in zip(batches, slices, strict=True):
-            self._tap.begin()
+            self._tap.begin(batch.x)
             with autocast(self.recipe, self.device):
                 loss = self.objective(self._tap, batch)
             (loss * piece.share).backward()  # type: ignore[no-untyped-call]
             if piece.last:
                 self._update(piece.batch)
             with torch.no_grad():
-                correct = self._tap.logits.argmax(1) == batch.y
+                logits = self._tap.logits(recorded=self.histories is not None)
+                correct = logits.argmax(1) == batch.y
                 total += loss.detach() * (piece.length / piece.copies)
                 hits += correct.sum() / piece.copies
                 if self.histories is not None:
                     if not self.recipe.clean_losses:
-                        losses = F.cross_entropy(self._tap.logits.float(), batch.y, reduction="none")
+                        losses = F.cross_entropy(logits.float(), batch.y, reduction="none")
                         self.histories.losses.record(batch.index, losses, later=True)  # `total` tells
                     self.histories.hits.record(batch.index, correct, later=True)
+        self._tap.begin(None)  # the batch's memory is for the evaluation
         if self.histories is not None:
             self.histories.fetch()  # while the device still works
         total, hits = ranks.add(torch.stack([total, hits]))
