@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from evenhand.bench.grids import is_told_groups
 from evenhand.training import plugins
 from evenhand.training.record import Record
 
@@ -40,7 +41,7 @@ class Variant:
 
     @property
     def needs_groups(self) -> bool:
-        return needs_groups(self.method)
+        return is_told_groups(self.method)
 
     @property
     def seeds(self) -> list[int]:
@@ -187,11 +188,3 @@ def method_title(name: str) -> str:
     line = plugins.describe("evenhand.methods", "train").get(name, "")
     title = re.split(r"[:,(]", line)[0].strip()
     return title if title and len(title) <= 20 else name
-
-
-@cache
-def needs_groups(name: str) -> bool:
-    """Whether a method trains with group labels; of a user's own, which is not imported here, no."""
-    if name not in plugins.describe("evenhand.methods", "train"):
-        return False
-    return bool(getattr(plugins.load("evenhand.methods", name, "train"), "NEEDS_GROUPS", False))

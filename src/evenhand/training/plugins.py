@@ -68,6 +68,20 @@ def keywords(function: Any) -> dict[str, Any]:
     }
 
 
+def groups_needed(module: ModuleType | None) -> tuple[str, ...]:
+    """The splits whose groups a method sees: what its NEEDS_GROUPS says, of "train" and "val".
+
+    >>> groups_needed(None)
+    ()
+    """
+    said = getattr(module, "NEEDS_GROUPS", False)
+    both = ("train", "val")
+    known = {"False": (), "train": both[:1], "val": both[1:], "both": both, "True": both}
+    if str(said) not in known:
+        raise ValueError(f"NEEDS_GROUPS of a method must be 'train', 'val' or 'both', got {said!r}")
+    return known[str(said)]
+
+
 def source(name: str) -> str:
     """The text of a user's own module, which is part of what its results depend on; empty for ours.
 
