@@ -10,6 +10,7 @@ from evenhand.training.augment import ETA
 from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
+VERSION = 1
 GRID: dict[str, list[Any]] = {}
 
 

@@ -15,6 +15,7 @@ from evenhand.training.data import Batch, Split
 from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
+VERSION = 1
 GRID: dict[str, list[Any]] = {}
 COST = 2.0  # the repeated set has at most 2 N samples
 

@@ -18,6 +18,7 @@ from evenhand.training.data import Batch
 from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
+VERSION = 4
 GRID: dict[str, list[Any]] = {}
 COST = 2.0  # the repeated set has at most 2 N samples
 Q = 0.7  # of the generalised cross-entropy, as in the papers that introduced it and used it to seek bias

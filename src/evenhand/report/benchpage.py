@@ -161,7 +161,7 @@ def _method(title: str, variants: Sequence[Variant], command: Callable[[Record],
 def _settings(record: Record) -> dict[str, Any]:
     config = record.config
     recipe = config.get("full_recipe") or config.get("recipe", {})
-    return {**recipe, **config.get("hyperparameters", {}), **config.get("versions", {})}
+    return {**recipe, **config.get("hyperparameters", {}), **record.made_with, **config.get("versions", {})}
 
 
 def _small(

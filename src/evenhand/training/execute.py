@@ -80,7 +80,12 @@ def execute(
             with _threads(task, identity.recipe, where), _journal(path):
                 versions = f"evenhand {evenhand.__version__}, torch {torch.__version__}, pid {os.getpid()}"
                 journal.note("begin: %s %s seed %d on %s; %s", task.name, method, seed, where, versions)
-                journal.note("settings: %s", {**identity.settings, **identity.recipe.changed()})
+                settings = {
+                    **identity.settings,
+                    **identity.recipe.changed(),
+                    **identity.content["arithmetic"],
+                }
+                journal.note("settings: %s", settings)
                 _carry_out(run, task, identity)
     return Record(path)
 

@@ -47,6 +47,7 @@ class Training:
         draw: Tensor | None,
         choose: Tensor | None,
         recipe: Recipe,
+        compute: str,
         seed: int,
         rules: tuple[str, ...],
         histories: Histories | None,
@@ -54,6 +55,7 @@ class Training:
     ) -> None:
         self.folder, self.stage, self.recipe, self.seed = folder, stage, recipe, seed
         self.title = stage  # for who watches
+        self.compute = compute  # as Arithmetic has it
         self.train, self.val, self.histories, self.progress = train, val, histories, progress
         self.device = train.source.device
         self.model, self.objective = sync.normalised_together(model, self.device), objective
@@ -61,7 +63,7 @@ class Training:
         if isinstance(objective, nn.Module):
             objective.to(self.device)
         for network in (self.model, objective):
-            allow_kernels(network, recipe)
+            allow_kernels(network, compute == "kernels")
         if self.device.type == "cuda":
             for parameter in self._parameters():
                 if parameter.ndim == 4:
@@ -168,6 +170,7 @@ class Training:
             self.model,
             self.recipe,
             self.device,
+            compiled=self.compute == "compiled",
             steps=steps,
             resident=self.train.source.resident,
             known=self.train.task.make_model is None and ":" not in self.recipe.model,

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from evenhand.training.data import Batch
 
 Objective = Callable[[Any, Batch], Tensor]  # (model, batch) -> scalar loss; one with state is an nn.Module
+VERSION = 1  # of the objectives here; part of the keys of trainings that minimise one
 T = TypeVar("T")
 
 
