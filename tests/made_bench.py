@@ -82,12 +82,13 @@ def write(
     version: int = 1,
     numerics: int = 1,
     compute: str = "eager",
+    content: dict[str, Any] | None = None,
 ) -> Record:
     """A finished run; `lr` and `weight_decay` may stand among the settings, as in a grid.
 
     `wrong`: of the two validation samples that the pseudo-groups set apart in each class, how many are
     misclassified; `pseudo`: the run has pseudo-groups of the validation set and a partition; `older`: the
-    record is of before it said how it was computed.
+    record is of before it said how it was computed; `content`: what the key hashes, in place of all that.
     """
     settings = dict(settings or {})
     own_recipe = recipe or Recipe(batch_size=2048, precision="fp32")
@@ -103,6 +104,7 @@ def write(
         config["recipe"] |= {"precision": own_recipe.precision}
     else:
         config |= {"version": version, "numerics": numerics, "arithmetic": arithmetic(own_recipe, compute)}
+    config = config if content is None else content
     path = runs / task / method / f"{key_of(config)}-s{seed}"
     stages = {"erm": {"folder": f"{key_of(config['recipe'])}-s{seed}", "epochs": 4}}
     if method not in ("erm", "gdro"):
