@@ -1,15 +1,18 @@
 """evenhand.fit: any dataset and any model, in one call."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 import evenhand
+from evenhand import rebalance
 from evenhand.api import as_split, hold_out
 
 RECIPE = evenhand.Recipe(epochs=2, batch_size=16)
@@ -44,8 +47,8 @@ def test_a_dataset_gives_what_its_tensors_give(tmp_path: Path) -> None:
     results = [evenhand.fit(make_model, data, recipe=RECIPE) for data in (tensors(), Items())]
     first, second = (result.model.state_dict() for result in results)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert len(results[0].partition.minority) == 48  # a fifth is held out
-    assert results[0].indices.num_original == 48
+    assert len(results[0].partition.minority) == 60 and results[0].partition.clustered.sum() == 48
+    assert results[0].indices.num_original == 48  # a fifth is held out
     page = results[0].report(tmp_path / "page.html").read_text()
     assert "There was no test set" in page and "measured on 12 validation samples" in page
     assert "Test samples" not in page and "test sample" not in page
@@ -73,6 +76,46 @@ def test_it_trains_with_even_and_with_tab_if_told_to() -> None:
         assert abs(rows - round(rows)) < 1e-6, "the second training was on these rows"
     with pytest.raises(ValueError, match="method must be 'even' or 'tab', got 'jtt'; others run with"):
         evenhand.fit(make_model, tensors(), recipe=RECIPE, method="jtt")
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+def test_rows_are_those_of_the_dataset_though_a_part_was_held_out(as_rows: bool, tmp_path: Path) -> None:
+    data = planted()
+    given: Any = data
+    if as_rows:  # a Split whose samples lie in x in another order, among others
+        rows = torch.randperm(600, generator=torch.Generator().manual_seed(1))[:500]
+        given = evenhand.Split(data.tensors[0], data.tensors[1][rows], rows=rows)
+        data = Subset(data, rows.tolist())
+    recipe = evenhand.Recipe(epochs=10, batch_size=32, check_every=1)
+    result = evenhand.fit(lambda: nn.Linear(13, 2), given, recipe=recipe, seed=3)
+    parts, own = result.partition, result.record.partition
+    labels = np.array([int(label) for _, label in data])
+    assert np.array_equal(parts.labels, labels) and len(parts.minority) == len(parts.margin) == len(data)
+    assert np.array_equal(parts.sizes, own.sizes) and "held out" in repr(parts)
+    kept = np.flatnonzero(parts.clustered)
+    assert len(kept) == round(0.8 * len(data)) == result.indices.num_original
+    for name in ("labels", "minority", "margin"):
+        assert np.array_equal(getattr(parts, name)[kept], getattr(own, name))
+        assert name == "labels" or not getattr(parts, name)[~parts.clustered].any()
+    minority = np.flatnonzero(parts.minority)
+    for chosen, trained in (
+        (minority, result.task.train.take(np.flatnonzero(own.minority))),
+        (result.indices, result.task.train.take(rebalance(own, seed=3))),  # what the second training saw
+    ):
+        inputs = torch.stack([x for x, _ in Subset(data, chosen)])
+        assert len(chosen) > 5 and torch.equal(inputs, trained.x[trained.rows])
+    assert np.array_equal(rebalance(parts, seed=3), result.indices) and result.indices.copies.any()
+    # The page calls samples by the same numbers.
+    page = result.report(tmp_path / "page.html").read_text()
+    shown = {int(row) for row in re.findall(r'<th scope="row">(\d+)</th>', page)}
+    assert shown <= set(kept.tolist()) and set(minority[np.argsort(-parts.margin[minority])][:1]) <= shown
+    assert not shown <= set(range(len(kept))), "the test needs a row that training numbers do not reach"
+
+
+def test_with_a_validation_set_every_row_is_trained_on() -> None:
+    result = evenhand.fit(make_model, tensors(), tensors(20), recipe=RECIPE)
+    assert result.partition.clustered.all() and len(result.partition.clustered) == 60
+    assert result.indices.indices[:60].tolist() == list(range(60))
 
 
 def test_random_augmentation_is_reproducible() -> None:
@@ -176,7 +219,8 @@ def test_identifiers_are_no_labels() -> None:
 
 def test_holding_out_keeps_every_class_and_every_sample_once() -> None:
     split = evenhand.Split(torch.zeros(23, 1), torch.tensor([0] * 20 + [1] * 2 + [2]))
-    kept, held = hold_out(split)
+    kept, held, rows = hold_out(split)
+    assert np.array_equal(rows, kept.rows)
     assert sorted([*kept.rows.tolist(), *held.rows.tolist()]) == list(range(23))
     assert kept.y.unique().tolist() == [0, 1, 2] and held.y.unique().tolist() == [0, 1]
     assert kept.index.tolist() == list(range(len(kept)))

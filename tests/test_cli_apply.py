@@ -233,9 +233,14 @@ def test_images_are_decoded_as_the_task_does_it(evenhand, run, tmp_path: Path) -
     names = ["=1.png", "b.png", "c.png", "more/d.png", "more/e.png", "more/f.png"]
     for name, picture in zip(names, pixels, strict=True):
         image.fromarray(picture.transpose(1, 2, 0)).save(folder / name)
-    (folder / "notes.txt").write_text("no image")
+    for name in ("notes.txt", "g.heic", "h.heic", "._b.png"):  # the last as Finder leaves it
+        (folder / name).write_text("no image")
     np.save(tmp_path / "x.npy", pixels / np.float32(255) if x.dtype != np.uint8 else pixels)
-    assert evenhand("predict", run.path, folder, "-o", tmp_path / "images.csv")[0] == 0
+    note = (
+        "new: 3 files were left out because of their endings: 2 .heic, 1 .txt; convert images to PNG or JPEG"
+    )
+    with pytest.warns(UserWarning, match=note):
+        assert evenhand("predict", run.path, folder, "-o", tmp_path / "images.csv")[0] == 0
     assert evenhand("predict", run.path, tmp_path / "x.npy", "-o", tmp_path / "array.csv")[0] == 0
     assert evenhand("predict", run.path, folder / "b.png", "-o", tmp_path / "one.csv")[0] == 0
     images, array, one = (table(tmp_path / f"{name}.csv") for name in ("images", "array", "one"))
@@ -290,4 +295,7 @@ def test_predict_says_what_is_wrong_with_a_run(evenhand, run, tmp_path: Path) ->
     assert code == 2 and "--out must be a file to write, got the folder" in err
     (tmp_path / "empty").mkdir()
     code, _, err = evenhand("predict", run.path, tmp_path / "empty")
-    assert code == 2 and "should hold images (.bmp" in err
+    assert code == 2 and "should hold images (.bmp" in err and "but it holds none\n" in err
+    (tmp_path / "empty" / "photo.heic").write_bytes(b"")
+    code, _, err = evenhand("predict", run.path, tmp_path / "empty")
+    assert code == 2 and "but it holds none (1 file was left out because of its ending: 1 .heic" in err

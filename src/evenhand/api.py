@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -25,12 +26,19 @@ from evenhand.training.record import Record
 
 @dataclass(frozen=True)
 class Result:
-    """What one call of `fit` gives."""
+    """What one call of `fit` gives.
+
+    `partition` and `indices` count the rows of the user's `train_set`, also where a part of it was held out:
+    `Subset(train_set, result.indices)` is the balanced set, and `train_set[i]` is in a minority for every `i`
+    in `np.flatnonzero(result.partition.minority)`. `partition.clustered` says which rows were trained on; the
+    others were held out. The records on disk count the rows that were trained on, and so does
+    `record.partition`.
+    """
 
     model: nn.Module  # trained on the balanced set
     baseline: nn.Module  # plain ERM, for comparison
-    partition: Partition  # which samples of each class were set apart
-    indices: Balanced  # the balanced set: rows of the training set, then the drawn copies
+    partition: Partition  # of train_set: which samples of each class were set apart
+    indices: Balanced  # the balanced set: the rows of train_set that were trained on, then the drawn copies
     record: Record  # the run on disk, with its metrics
     baseline_record: Record
     task: Task = field(repr=False)
@@ -59,16 +67,18 @@ def fit(
 
     `make_model` makes a fresh model whose output is one value per class. The sets are any
     `torch.utils.data.Dataset` of (input, label), or a Split. Without `val_set`, a fifth of the training
-    set is held out for early stopping, drawn class by class. With `runs`, the work is kept there and a
+    set is held out for early stopping, drawn class by class; `result.partition.clustered` is False for these
+    rows, and `result.indices` has none of them. With `runs`, the work is kept there and a
     second call continues or returns it; without, it lives as long as the result does. `method`: evenhand's
     own (docs/method.md), or the paper's TAB. The scores in the records are of the validation set, which the
     weights were chosen by.
     """
     if method not in ("even", "tab"):
         raise ValueError(f"method must be 'even' or 'tab', got {method!r}; others run with evenhand.execute")
-    train = as_split(train_set, "train_set")
+    whole = train = as_split(train_set, "train_set")
+    rows = None
     if val_set is None:
-        train, val = hold_out(train)
+        train, val, rows = hold_out(whole)
         if len(val) == 0:
             raise ValueError("train_set must have two samples of some class to hold one out; give a val_set")
     else:
@@ -95,6 +105,7 @@ def fit(
         class_names=class_names,
         make_model=make_model,
         recipe=recipe or Recipe(epochs=30, batch_size=64),
+        train_rows=rows,
     )
     task = dataclasses.replace(task, checksum=checksum(task.checksum, *identity))
     join_ranks(device)
@@ -103,11 +114,12 @@ def fit(
     settings: dict[str, Any] = {"seed": seed, "runs": where, "device": device}
     baseline, record = execute(task, "erm", **settings), execute(task, method, **settings)
     assert record.partition is not None
+    parts = record.partition if rows is None else _placed(record.partition, rows, whole.y.numpy())
     return Result(
         model=_load(record, make_model),
         baseline=_load(baseline, make_model),
-        partition=record.partition,
-        indices=rebalance(record.partition, seed=seed),
+        partition=parts,
+        indices=rebalance(parts, seed=seed),
         record=record,
         baseline_record=baseline,
         task=task,
@@ -141,21 +153,41 @@ def as_split(dataset: Any, name: str) -> Split:
     return Split(dataset, _labels(targets, name))
 
 
-def hold_out(split: Split, share: float = 0.2) -> tuple[Split, Split]:
-    """Set a share of every class aside, at least one sample where a class has two; the same on every call."""
+def hold_out(split: Split, share: float = 0.2) -> tuple[Split, Split, npt.NDArray[np.int64]]:
+    """The kept samples, the held-out ones, and the positions of the kept ones; the same on every call.
+
+    A share of every class is held out, at least one sample where a class has two.
+    """
     random = np.random.default_rng(0)
     chosen = np.zeros(len(split), dtype=bool)
     labels = split.y.numpy()
     for label in np.unique(labels):
         members = random.permutation(np.flatnonzero(labels == label))
         chosen[members[: max(round(share * len(members)), int(len(members) > 1))]] = True
-    kept = split.take(np.flatnonzero(~chosen))
+    kept = np.flatnonzero(~chosen)
     # The histories are indexed by position in the training set, which is now the kept part.
-    return _renumbered(kept), _renumbered(split.take(np.flatnonzero(chosen)))
+    return _renumbered(split.take(kept)), _renumbered(split.take(np.flatnonzero(chosen))), kept
 
 
 def _renumbered(split: Split) -> Split:
     return Split(split.x, split.y, group=split.group, weight=split.weight, rows=split.rows)
+
+
+def _placed(parts: Partition, rows: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> Partition:
+    """The partition of a dataset with these labels, of which only the samples at `rows` were clustered."""
+
+    def scattered(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        whole = np.zeros(len(labels), values.dtype)
+        whole[rows] = values
+        return whole
+
+    return dataclasses.replace(
+        parts,
+        labels=labels,
+        minority=scattered(parts.minority),
+        margin=scattered(parts.margin),
+        clustered=scattered(parts.clustered),
+    )
 
 
 def _labels(labels: Any, name: str) -> Tensor:

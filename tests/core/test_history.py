@@ -1,6 +1,7 @@
 """LossHistory: what was recorded is what comes out, in memory and on disk."""
 
 import copy
+import itertools
 import os
 import pickle
 import warnings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from evenhand import LossHistory
 from evenhand.core import history_file
 from evenhand.core.summary import LossSummary
+from evenhand.integrations.torch import Recorder
 
 
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 9), st.integers(0, 9))
@@ -150,7 +152,8 @@ def test_float16_keeps_its_error_bound_and_bool_the_majority() -> None:
 
 def test_an_empty_batch_is_not_an_epoch() -> None:
     history = LossHistory(2)
-    history.record(np.zeros(0, int), np.zeros(0))
+    for nothing in (np.zeros(0, int), [], torch.empty(0)):
+        history.record(nothing, nothing)
     with pytest.raises(ValueError, match="none was recorded"):
         history.end_epoch()
 
@@ -246,8 +249,94 @@ def test_indices_of_every_whole_type_are_taken_and_checked() -> None:
         history.record(np.arange(3, dtype=dtype), np.ones(3))
         with pytest.raises(ValueError, match="index must be between 0 and 2, got 7"):
             history.record(np.array([0, 7], dtype=dtype), np.ones(2))
-    with pytest.raises(ValueError, match="real"):
-        history.record([0], torch.ones(1, dtype=torch.complex64))
+    history.end_epoch()
+    assert history.losses.tolist() == [[1.0]] * 3
+
+
+WHOLE = (torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.uint64)
+REAL = (*WHOLE, torch.bool, torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn)
+
+
+WAYS = [(LossHistory, {}), (LossHistory, {"later": True}), (LossSummary, {}), (Recorder, {})]
+
+
+@pytest.mark.parametrize("kind, how", WAYS)
+def test_batches_of_different_types_make_one_epoch(kind, how: dict[str, bool]) -> None:
+    for indices, values in ((WHOLE, [torch.float32]), ([torch.int64], REAL)):
+        for first, second in itertools.product(indices, values):
+            history = kind(2, of="loss") if kind is LossSummary else kind(2)
+            for _ in range(2):  # the second epoch shows that the first has left nothing behind
+                history.record(torch.tensor([0]).to(first), torch.tensor([1.0]).to(second), **how)
+                history.record(torch.tensor([1]), torch.tensor([0.5]), **how)
+                history.record(torch.tensor([1]).to(first), torch.tensor([1]).to(second), **how)
+                if kind is not LossSummary:
+                    history.end_epoch()
+            if kind is LossSummary:
+                assert history.values.tolist() == [1.0, 0.75]
+            else:
+                losses = (history if kind is LossHistory else history.history).losses
+                assert losses.tolist() == [[1.0, 1.0], [0.75, 0.75]], (first, second)
+
+
+def test_losses_keep_their_size_beside_half_precision() -> None:
+    history = LossHistory(2)
+    history.record([0], torch.ones(1, dtype=torch.float16))
+    history.record([1], torch.tensor([100_000]))  # float16 has no such number
+    history.end_epoch()
+    assert history.losses.tolist() == [[1.0], [100_000.0]]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns of its own prototypes
+@pytest.mark.parametrize("kind, how", WAYS)
+@pytest.mark.parametrize(
+    "odd, message",
+    [
+        (lambda x: x.to("meta"), "must have values, got a tensor on the meta device"),
+        (lambda x: x.to_sparse(), "must be a dense tensor, got a torch.sparse_coo one; use to_dense"),
+        (lambda x: torch.nested.nested_tensor([x]), "must be a dense tensor, got a nested one"),
+        (
+            lambda x: torch.quantize_per_tensor(x.float(), 1.0, 0, torch.quint8),
+            "must be a dense tensor, got a quantized one; use .* dequantize",
+        ),
+        (lambda x: x.to(torch.complex64), "must (be real|hold whole) numbers, got torch.complex64"),
+    ],
+)
+def test_tensors_without_plain_values_are_refused_and_leave_no_trace(kind, how, odd, message: str) -> None:
+    history, index, losses = kind(2), torch.tensor([0, 1]), torch.ones(2)
+    for batch, name in (((odd(index), losses), "index"), ((index, odd(losses)), "losses")):
+        with pytest.raises(ValueError, match=f"{name} {message}"):
+            history.record(*batch, **how)
+    history.record(index, losses)
+    if kind is not LossSummary:
+        history.end_epoch()
+
+
+@pytest.mark.parametrize("kind", [LossHistory, LossSummary, Recorder])
+def test_the_number_of_samples_is_a_whole_number(kind) -> None:
+    for number in (3, np.int64(3), np.uint8(3), np.array(3), torch.tensor(3)):
+        made = kind(number)
+        assert made.num_samples == 3 and type(made.num_samples) is int
+    for wrong in (True, np.True_, torch.tensor(True), 3.0, np.float32(3), "3", None, np.array([3])):
+        with pytest.raises(ValueError, match="num_samples must be a whole number, got "):
+            kind(wrong)
+
+
+def test_epochs_are_a_whole_number() -> None:
+    history = LossHistory(2)
+    record(history, 2)
+    for wrong in (True, 1.0):
+        with pytest.raises(ValueError, match=f"num_epochs must be a whole number, got {wrong}"):
+            history.truncate(wrong)
+    with pytest.raises(ValueError, match="num_epochs must be at least 0, got -1"):
+        history.truncate(-1)
+    history.truncate(np.int64(1))
+    assert history.num_epochs == 1
+
+
+def test_a_device_without_values_is_refused() -> None:
+    for kind in (LossHistory, LossSummary):
+        with pytest.raises(ValueError, match="device must hold values, got meta; use cpu or cuda"):
+            kind(2, device="meta")
 
 
 def test_a_write_that_fails_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

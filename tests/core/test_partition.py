@@ -13,7 +13,7 @@ from sklearn.cluster import MiniBatchKMeans
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from evenhand import LossHistory, Partition, partition, rebalance, sample_weights
+from evenhand import BalancedSampler, LossHistory, Partition, partition, rebalance, sample_weights
 
 
 def planted(
@@ -177,6 +177,48 @@ def test_a_partition_is_saved_and_loaded(tmp_path: Path) -> None:
     assert again.unsplit == {"b": "one sample"} and again.strength == 1
     dataclasses.replace(parts, strength=0.5).save(tmp_path / "partition.npz")
     assert Partition.load(tmp_path / "partition.npz").strength == 0.5
+
+
+def held_out() -> Partition:
+    """The second and the last sample were not clustered."""
+    found = partition([[1.0], [9.0], [1.1], [2.0]], np.array(["a", "a", "a", "b"]))
+    return dataclasses.replace(
+        found,
+        labels=np.array(["a", "b", "a", "a", "b", "a"]),
+        minority=np.array([False, False, True, False, False, False]),
+        margin=np.array([*found.margin[:1], 0, *found.margin[1:], 0], np.float32),
+        clustered=np.array([True, False, True, True, True, False]),
+    )
+
+
+def test_samples_that_were_held_out_are_never_repeated() -> None:
+    parts = held_out()
+    assert "a: 2 + 1" in repr(parts) and repr(parts).endswith("; 2 held out)")
+    balanced = rebalance(parts)
+    assert balanced.indices.tolist() == [0, 2, 3, 4, 2] and balanced.num_original == 4
+    assert balanced.copies.tolist() == [False] * 4 + [True]
+    assert sample_weights(parts).tolist() == [1, 0, 2, 1, 1, 0]
+    assert sorted(BalancedSampler(parts)) == [0, 2, 2, 3, 4]
+    assert set(BalancedSampler(parts, num_samples=500)) == {0, 2, 3, 4}
+    whole = partition([[1.0], [9.0]], [0, 0])
+    assert whole.clustered.tolist() == [True, True] and "held out" not in repr(whole)
+
+
+def test_a_saved_partition_knows_what_was_held_out(tmp_path: Path) -> None:
+    path, parts = tmp_path / "partition.npz", held_out()
+    parts.save(path)
+    np.testing.assert_array_equal(Partition.load(path).clustered, parts.clustered)
+    assert rebalance(Partition.load(path)).indices.tolist() == rebalance(parts).indices.tolist()
+    fields = dict(np.load(path))
+    wrong = [parts.clustered[:-1], parts.clustered.astype(np.int64), np.ones(6, bool), ~parts.clustered]
+    swapped = parts.clustered.copy()
+    swapped[[1, 2]] = swapped[[2, 1]]  # the minority's only sample
+    for clustered in (*wrong, swapped):
+        np.savez(path, **{**fields, "clustered": clustered})
+        with pytest.raises(ValueError, match="should be a saved partition, but it cannot be read"):
+            Partition.load(path)
+    partition([[1.0], [9.0]], [0, 0]).save(path)
+    assert "clustered" not in np.load(path), "files of whole partitions are as they were"
 
 
 def test_a_saved_partition_without_a_strength_is_of_full_strength(tmp_path: Path) -> None:

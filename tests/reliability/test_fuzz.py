@@ -107,7 +107,8 @@ def test_histories_take_any_array(num_samples: int, data: st.DataObject) -> None
 
 
 def check_partition(parts: Partition, num_samples: int) -> None:
-    assert len(parts.labels) == len(parts.minority) == len(parts.margin) == num_samples == parts.sizes.sum()
+    assert len(parts.labels) == len(parts.minority) == len(parts.margin) == num_samples
+    assert len(parts.clustered) == num_samples and parts.clustered.sum() == parts.sizes.sum()
     assert (parts.sizes[:, 0] >= parts.sizes[:, 1]).all() and np.isfinite(parts.margin).all()
     assert ((parts.separation >= 0) & (parts.separation <= 1)).all()
     for position, label in enumerate(parts.classes.tolist()):
@@ -115,10 +116,10 @@ def check_partition(parts: Partition, num_samples: int) -> None:
         assert parts.minority[own].sum() == parts.sizes[position, 1]
         assert (label in parts.unsplit) == (parts.sizes[position, 1] == 0)
     balanced, weights = rebalance(parts), sample_weights(parts)
-    assert np.array_equal(balanced.indices[:num_samples], np.arange(num_samples))
+    assert np.array_equal(balanced.indices[: balanced.num_original], np.flatnonzero(parts.clustered))
     assert math.isclose(weights.sum(), len(balanced))
     order = list(BalancedSampler(parts, num_replicas=2, rank=1))
-    assert len(order) == -(-len(balanced) // 2) and all(0 <= row < num_samples for row in order)
+    assert len(order) == -(-len(balanced) // 2) and parts.clustered[order].all()
 
 
 @many
@@ -200,5 +201,5 @@ def test_fit_takes_any_arrays(num_samples: int, data: st.DataObject) -> None:
     recipe = evenhand.Recipe(epochs=1, batch_size=4)
     result = attempt(lambda: evenhand.fit(Linear, split, recipe=recipe, device="cpu"))
     if result is not None:
-        check_partition(result.partition, len(result.task.train))
+        check_partition(result.partition, num_samples)
         assert all(torch.isfinite(value).all() for value in result.model.state_dict().values())

@@ -45,6 +45,22 @@ def test_the_task_holds_the_pixels_in_their_places(photos: Path) -> None:
         assert ((shades >= 100) == split.y.numpy().astype(bool)).all()
 
 
+def test_files_that_are_not_read_are_noted(photos: Path, tmp_path: Path) -> None:
+    for name in ("cat/a.heic", "dog/b.svg", "dog/deep/c.heic", ".hidden"):
+        (photos / name).write_bytes(b"")
+    note = "4 files were left out because of their endings: 2 .heic, 1 .txt, 1 .svg"
+    (said,) = folder.listing(photos).notes
+    assert said.startswith(note)
+    with pytest.warns(UserWarning, match=f"photos: {note}; convert images to PNG or JPEG"):
+        tasks.load(f"folder:path={photos},size=4")
+    (tmp_path / "phone" / "cat").mkdir(parents=True)
+    (tmp_path / "phone" / "cat" / "1.heic").write_bytes(b"")
+    with pytest.raises(
+        ValueError, match=r"holds no images \(1 file was left out because of its ending: 1 .heic; convert"
+    ):
+        folder.listing(tmp_path / "phone")
+
+
 def test_given_parts_are_kept_and_absent_ones_are_held_out(photos: Path, tmp_path: Path) -> None:
     for part in ("train", "test"):
         for kind in ("cat", "dog"):

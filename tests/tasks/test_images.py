@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
 import warnings
+from collections import Counter
 
 import numpy as np
 import published_layouts as layouts
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from evenhand.tasks import images
 
@@ -55,6 +57,99 @@ def test_palette_grey_transparent_and_cmyk_images_become_rgb(tmp_path):
                 name
             )
         assert np.abs(images.read(tmp_path / "grey.jpg", 4).astype(int) - 77).max() <= 1
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", range(10))  # 1 to 8 are defined
+def test_images_are_put_upright(tmp_path, format, orientation):
+    rng, exif, file = np.random.default_rng(0), Image.Exif(), tmp_path / "turned.png"
+    exif[0x0112] = orientation
+    Image.fromarray(rng.integers(0, 256, (6, 9, 3), dtype=np.uint8)).save(file, format, exif=exif)
+    with Image.open(file) as image:
+        upright = ImageOps.exif_transpose(image).resize((5, 5), Image.Resampling.BILINEAR)
+    assert (images.read(file, 5) == np.asarray(upright).transpose(2, 0, 1)).all()
+
+
+def test_a_camera_held_upright_gives_an_upright_picture(tmp_path):
+    """Such a camera writes 6: the file's left column is the picture's upper row."""
+    pixels, exif = np.zeros((4, 4, 3), np.uint8), Image.Exif()
+    pixels[:, 0] = 255
+    exif[0x0112], exif[0x011A] = 6, 72.0
+    Image.fromarray(pixels).save(tmp_path / "tall.png", exif=exif)
+    expected = np.zeros((3, 4, 4), np.uint8)
+    expected[:, 0] = 255
+    assert (images.read(tmp_path / "tall.png", 4) == expected).all()
+    damaged = exif.tobytes().replace(b"\x01\x1a\x00\x05", b"\x01\x1a\x00\x02")  # a resolution that is a text
+    Image.fromarray(pixels).save(tmp_path / "damaged.png", exif=damaged)
+    with Image.open(tmp_path / "damaged.png") as image, pytest.raises((TypeError, struct.error)):
+        ImageOps.exif_transpose(image)
+    assert (images.read(tmp_path / "damaged.png", 4) == expected).all()
+
+
+def grey(file, values):
+    """A grey image, as it is read."""
+    if file.suffix == ".pgm":  # which not all versions of pillow write with 16 bits
+        file.write_bytes(b"P5 %d %d 65535\n" % values.shape + values.astype(">u2").tobytes())
+    else:
+        Image.fromarray(values).save(file)
+    return images.read(file, values.shape[0])
+
+
+def test_16_bits_are_scaled_to_8(tmp_path):
+    wanted = np.arange(0, 256, 4, dtype=np.uint16).reshape(8, 8)
+    for name in ("grey.png", "grey.tif", "grey.pgm"):
+        assert (grey(tmp_path / name, wanted * 257) == wanted).all(), name
+        assert (grey(tmp_path / name, wanted) <= 1).all(), "a dark picture stays dark"
+    big_endian = Image.fromarray((wanted * 257).astype(">u2"))
+    assert big_endian.mode == "I;16B"
+    big_endian.save(tmp_path / "big.tif")
+    assert (images.read(tmp_path / "big.tif", 8) == wanted).all()
+
+
+def test_32_bits_are_scaled_by_their_range(tmp_path):
+    file, wanted = tmp_path / "grey.tif", np.array([[0, 51, 102], [204, 255, 153], [0, 1, 2]])
+    counts = (wanted * 1000 - 7).astype(np.int32)
+    for values in (counts, counts.astype(np.float32)):
+        assert (grey(file, values) == wanted).all(), "the lowest is black, the highest white"
+    fractions = np.array([[0, 20], [100, 200]])
+    assert (grey(file, (fractions / 255).astype(np.float32)) == fractions).all(), "1 is white"
+    holes = counts.astype(np.float32)
+    holes[0] = [np.nan, -np.inf, np.inf]
+    assert (grey(file, holes)[:, 0] == [0, 0, 255]).all() and (grey(file, holes)[:, 1:] == wanted[1:]).all()
+    assert (grey(file, np.full((2, 2), 9, np.int32)) == 0).all()
+    assert (grey(file, np.full((2, 2), np.nan, np.float32)) == 0).all()
+
+
+@pytest.mark.parametrize("mode", ["LA", "RGBA", "P"])
+@pytest.mark.parametrize("ink, ground", [(0, 255), (255, 0)])
+def test_a_drawing_on_a_transparent_ground_is_seen(tmp_path, mode, ink, ground):
+    alpha = np.zeros((4, 4), np.uint8)
+    alpha[:, :2] = 255
+    drawing = Image.merge("LA", [Image.new("L", (4, 4), ink), Image.fromarray(alpha)]).convert("RGBA")
+    if mode == "P":
+        drawing = Image.fromarray(alpha // 255).convert("P")  # two entries of one colour
+        drawing.putpalette([ink] * 6)
+        drawing.info["transparency"] = bytes([0, 255])
+    else:
+        drawing = drawing.convert(mode)
+    drawing.save(tmp_path / "drawing.png")
+    assert (images.read(tmp_path / "drawing.png", 4) == np.where(alpha, ink, ground)).all()
+
+
+def test_files_that_are_not_read_are_counted(tmp_path):
+    for name in ("b.PNG", "deep/a.jpeg", "c.heic", "deep/d.HEIC", "e.svg", "plain", ".f.png", "deep/._b.PNG"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found, endings = images.images_under(tmp_path)
+    assert found == [tmp_path / "b.PNG", tmp_path / "deep" / "a.jpeg"]
+    assert endings == {".heic": 2, ".svg": 1, "": 1}
+    assert images.left_out(endings) == (
+        "4 files were left out because of their endings: 2 .heic, 1 .svg, 1 without one; "
+        "convert images to PNG or JPEG"
+    )
+    many = Counter({f".{letter}": 1000 for letter in "abcdefg"})
+    assert images.left_out(many).startswith("7,000 files were left out")
+    assert "1,000 .e, 2,000 others; convert" in images.left_out(many) and images.left_out(Counter()) == ""
 
 
 def test_the_second_time_nothing_is_decoded(pictures, monkeypatch):

@@ -26,7 +26,7 @@ from evenhand.bench.grids import (
     task_recipe,
 )
 from evenhand.bench.recipes import base_recipe, differences, fits, pair_of, version_of, why_left_out
-from evenhand.core.metrics import first_highest, worst_group_accuracy
+from evenhand.core.metrics import first_highest, highest, worst_group_accuracy
 from evenhand.core.partition import Partition
 from evenhand.training import plugins
 from evenhand.training.record import Record
@@ -83,8 +83,8 @@ def best(values: npt.NDArray[np.float64]) -> int:
 
 def num_equal(values: npt.NDArray[np.float64]) -> int:
     """How many rows of (candidates, seeds) share the highest mean; none where no row has one."""
-    means = np.round(_means(values), 12)
-    return int(np.count_nonzero(np.isfinite(means) & (means == means.max())))
+    means = _means(values)
+    return int(np.count_nonzero(np.isfinite(means) & highest(means)))
 
 
 def _means(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

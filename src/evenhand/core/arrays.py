@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import zipfile
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ _WHOLE = {
     *(torch.int64, torch.int32, torch.int16, torch.int8),
     *(torch.uint64, torch.uint32, torch.uint16, torch.uint8),
 }
+_PROMOTED = (torch.bool, torch.float16, torch.bfloat16, torch.float32)
 
 
 def as_numpy(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
@@ -44,11 +46,12 @@ def as_real(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
 
 
 def as_batch(index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> tuple[Tensor, Tensor]:
-    """The positions and losses of a batch, one per sample, as tensors where they lie; waits for no device."""
-    where, values = (
-        given if isinstance(given, Tensor) else torch.from_numpy(np.array(as_real(given, name)))
-        for given, name in ((index, "index"), (losses, "losses"))
-    )
+    """The positions (int64) and losses of a batch, one per sample, on their own devices; waits for no device.
+
+    Batches of any types can be concatenated: torch cannot promote uint16, uint32, uint64 and float8, so these
+    are converted here. bool, float16, bfloat16 and float32 losses stay as they are.
+    """
+    where, values = _dense(index, "index"), _dense(losses, "losses")
     if values.ndim != 1:
         raise ValueError(
             f"losses must hold one value per sample, got shape {tuple(values.shape)}; "
@@ -58,11 +61,46 @@ def as_batch(index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> t
         raise ValueError(
             f"index and losses must be equally long, got {tuple(where.shape)} and {tuple(values.shape)}"
         )
-    if where.dtype not in _WHOLE:
+    if where.dtype not in _WHOLE and len(where):  # an empty list has the type float64
         raise ValueError(f"index must hold whole numbers, got {where.dtype}")
-    if values.is_complex():
+    if not (values.is_floating_point() or values.dtype in _WHOLE or values.dtype == torch.bool):
         raise ValueError(f"losses must be real numbers, got {values.dtype}")
-    return where, values.detach()
+    return where.long(), values.detach() if values.dtype in _PROMOTED else values.detach().float()
+
+
+def _dense(values: Tensor | npt.ArrayLike, name: str) -> Tensor:
+    """The values as a tensor that holds each of them, on its own device."""
+    if not isinstance(values, Tensor):
+        return torch.from_numpy(np.array(as_real(values, name)))
+    if values.is_meta:
+        raise ValueError(f"{name} must have values, got a tensor on the meta device")
+    if values.layout != torch.strided or values.is_quantized or values.is_nested:
+        kind = "quantized" if values.is_quantized else "nested" if values.is_nested else str(values.layout)
+        raise ValueError(
+            f"{name} must be a dense tensor, got a {kind} one; use to_dense() or dequantize() first"
+        )
+    return values
+
+
+def whole_number(value: Any, name: str, *, least: int = 0) -> int:
+    """The value as an int. Whole numbers of numpy and torch are taken; truth values are refused."""
+    try:
+        if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def value_device(device: str | torch.device) -> torch.device:
+    """A device that can hold values."""
+    found = torch.device(device)
+    if found.type == "meta":
+        raise ValueError("device must hold values, got meta; use cpu or cuda")
+    return found
 
 
 def as_whole(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[np.int64]:

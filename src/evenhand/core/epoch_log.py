@@ -65,7 +65,7 @@ class EpochLog:
         for index, losses, event in self._fetched:
             if event is not None:
                 event.synchronize()
-            place, values = index.long().clamp(-1, self.num_samples) + 1, losses.float()
+            place, values = index.clamp(-1, self.num_samples) + 1, losses.float()
             self.sums.index_add_(0, place, values)
             self.counts.index_add_(0, place, torch.ones_like(values))
         self._fetched = []

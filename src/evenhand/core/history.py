@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from evenhand.core import ranks
-from evenhand.core.arrays import as_batch
+from evenhand.core.arrays import as_batch, value_device, whole_number
 from evenhand.core.epoch_log import EpochLog
 from evenhand.core.history_file import NUMPY, HistoryFile
 
@@ -50,13 +50,12 @@ class LossHistory:
         dtype: torch.dtype = torch.float32,
         across_ranks: bool = False,
     ) -> None:
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
         if dtype not in NUMPY:
             raise ValueError(f"dtype must be float32, float16 or bool, got {dtype}")
-        self.num_samples, self.dtype = num_samples, dtype
+        self.num_samples = num_samples = whole_number(num_samples, "num_samples", least=1)
+        self.dtype = dtype
         self.path = None if path is None else Path(path).absolute()
-        self._device = None if device is None else torch.device(device)
+        self._device = None if device is None else value_device(device)
         self._log = self._new_log()  # of the current epoch
         self._ended: EpochLog | None = None  # the last one, whose column is still to be made
         self._failed = False  # to write it
@@ -162,7 +161,8 @@ class LossHistory:
 
     def truncate(self, num_epochs: int) -> None:
         """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
-        if not 0 <= num_epochs <= self.num_epochs:
+        num_epochs = whole_number(num_epochs, "num_epochs")
+        if num_epochs > self.num_epochs:
             raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self.num_epochs}")
         if num_epochs > self._num_epochs:
             self.flush()
@@ -270,7 +270,6 @@ def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
     """Raise for a wrong index or loss; on the CPU, where a look at all of them is two small steps."""
     if len(index) == 0:
         return
-    index = index.long()
     low, high = index.aminmax()
     if not 0 <= int(low) <= int(high) < num_samples:
         wrong = (index < 0) | (index >= num_samples)

@@ -158,7 +158,13 @@ def first_highest(means: Array) -> int:
     >>> first_highest([(0.3 + 0.2 + 0.1) / 3, (0.1 + 0.2 + 0.3) / 3])
     0
     """
-    return int(np.argmax(np.round(as_real(means, "means"), 12)))
+    return int(np.argmax(highest(means)))
+
+
+def highest(means: Array) -> npt.NDArray[np.bool_]:
+    """Which means equal the highest: they are lower by at most 1e-12, more than the rounding of sums."""
+    values = as_real(means, "means")
+    return np.asarray(values >= values.max() - 1e-12)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ class Partition:
     `margin` is the signed distance to the boundary between the clusters over the distance of their
     centroids: 0.5 at the minority's centroid, -0.5 at the majority's, 0 in a class that was not split.
     `strength` says how far to rebalance: a minority sample counts (majority / minority) ** strength times.
+    `clustered` is False for samples that were held out: they are in neither cluster. Their `minority` is
+    False and their `margin` 0, `sizes` does not count them, and rebalancing leaves them out.
     """
 
     minority: npt.NDArray[np.bool_]  # (samples,)
@@ -42,8 +44,11 @@ class Partition:
     margin: npt.NDArray[np.float32]  # (samples,) positive: on the minority's side
     unsplit: Mapping[Any, str]  # classes left alone -> why
     strength: float = 1.0  # of rebalancing: 1 until both clusters are equal, 0 not at all
+    clustered: npt.NDArray[np.bool_] = None  # type: ignore[assignment]  # (samples,); all of them by default
 
     def __post_init__(self) -> None:
+        if self.clustered is None:  # without memory of its own
+            object.__setattr__(self, "clustered", np.broadcast_to(np.True_, len(self.labels)))
         if not 0 <= self.strength <= 1:
             raise ValueError(f"strength must be 0 to 1, got {self.strength}")
 
@@ -59,11 +64,17 @@ class Partition:
         shown = [f"{name}: {large} + {small} ({share:.2f})" for name, (large, small), share in rows]
         more = f", … {len(shown) - 12} more" if len(shown) > 12 else ""
         strength = "" if self.strength == 1 else f"; strength {self.strength:g}"
-        return f"Partition(class: majority + minority (separation); {', '.join(shown[:12])}{more}{strength})"
+        held_out = "" if self.clustered.all() else f"; {np.count_nonzero(~self.clustered)} held out"
+        return (
+            "Partition(class: majority + minority (separation); "
+            f"{', '.join(shown[:12])}{more}{strength}{held_out})"
+        )
 
     def save(self, path: str | Path) -> None:
         """Write it as one .npz file, which holds no pickles."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
+        if not self.clustered.all():
+            arrays["clustered"] = self.clustered
         positions = [int(np.searchsorted(self.classes, label)) for label in self.unsplit]
         unsplit = json.dumps(list(zip(positions, self.unsplit.values(), strict=True)))
         buffer = io.BytesIO()
@@ -80,7 +91,9 @@ class Partition:
             classes, reasons = as_labels(fields["classes"]).tolist(), json.loads(str(fields.pop("unsplit")))
             unsplit = {classes[position]: str(reason) for position, reason in reasons}
             strength = float(fields.get("strength", 1.0))  # older files have none
-            parts = Partition(**{name: fields[name] for name in _ARRAYS}, unsplit=unsplit, strength=strength)
+            arrays = {name: fields[name] for name in _ARRAYS}
+            clustered: Any = fields.get("clustered")  # only where some are not
+            parts = Partition(**arrays, unsplit=unsplit, strength=strength, clustered=clustered)
             parts._check()
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise ValueError(
@@ -91,20 +104,24 @@ class Partition:
     def _check(self) -> None:
         """Raise for arrays that do not belong together, as in a file that somebody has changed."""
         num_samples, num_classes = len(as_labels(self.labels)), len(self.classes)
-        shapes = {"minority": (num_samples,), "margin": (num_samples,), "separation": (num_classes,)}
-        for name, shape in {**shapes, "sizes": (num_classes, 2), "classes": (num_classes,)}.items():
+        shapes: dict[str, tuple[int, ...]] = {"sizes": (num_classes, 2)}
+        shapes |= dict.fromkeys(("minority", "margin", "clustered"), (num_samples,))
+        for name, shape in {**shapes, "separation": (num_classes,), "classes": (num_classes,)}.items():
             if getattr(self, name).shape != shape:
                 raise ValueError(f"{name} must be shaped {shape}, got {getattr(self, name).shape}")
-        kinds = {"minority": "b", "sizes": "iu", "separation": "f", "margin": "f"}
+        kinds = {"minority": "b", "clustered": "b", "sizes": "iu", "separation": "f", "margin": "f"}
         for name, kind in kinds.items():
             if getattr(self, name).dtype.kind not in kind:
                 raise ValueError(f"{name} has the wrong kind of values, {getattr(self, name).dtype}")
         classes, position = class_positions(self.labels)
         if not np.array_equal(classes, self.classes):
             raise ValueError("classes are not the distinct labels")
-        minorities = np.bincount(position, weights=self.minority, minlength=num_classes)
-        counts = np.stack([np.bincount(position, minlength=num_classes) - minorities, minorities], axis=1)
-        if not np.array_equal(counts, self.sizes):
+        members = [self.clustered & ~self.minority, self.minority]
+        counts = [np.bincount(position, weights=each, minlength=num_classes) for each in members]
+        if (
+            not np.array_equal(np.stack(counts, axis=1), self.sizes)
+            or (self.minority & ~self.clustered).any()
+        ):
             raise ValueError("sizes are not those of the clusters")
 
 

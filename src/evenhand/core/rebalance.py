@@ -16,7 +16,8 @@ from evenhand.core.partition import Partition
 class Balanced:
     """Which sample each row of the balanced multiset is; behaves as an int array.
 
-    The first `num_original` rows are the samples themselves, in order; the rest are drawn copies.
+    The first `num_original` rows are the samples themselves, in order, less those that were held out; the
+    rest are drawn copies.
 
     >>> balanced = Balanced(np.array([0, 1, 2, 2]), num_original=3)
     >>> len(balanced), balanced.copies.tolist()
@@ -49,14 +50,16 @@ def rebalance(partition: Partition, seed: int = 0) -> Balanced:
     """The samples, then |majority| - |minority| copies per class, drawn uniformly from its minority.
 
     Fewer, if the partition's strength is below 1: minorities are repeated to `partition.repeated_sizes`.
+    Samples that were held out (see `Partition.clustered`) are left out.
     Every class draws from a generator of its own, so one class's draws do not depend on the others.
     """
-    copies = [np.arange(len(partition.labels), dtype=np.int64)]
+    originals = np.flatnonzero(partition.clustered)
+    copies = [originals]
     missing = partition.repeated_sizes - partition.sizes[:, 1]
     for position, minority in enumerate(_minorities(partition)):
         if len(minority):
             copies.append(np.random.default_rng([seed, position]).choice(minority, missing[position]))
-    return Balanced(np.concatenate(copies), num_original=len(partition.labels))
+    return Balanced(np.concatenate(copies), num_original=len(originals))
 
 
 def sample_weights(partition: Partition) -> npt.NDArray[np.float64]:
@@ -64,11 +67,12 @@ def sample_weights(partition: Partition) -> npt.NDArray[np.float64]:
 
     A majority sample weighs 1, a minority sample |majority| / |minority| to the power of the partition's
     strength: with a strength of 1, both clusters of a class weigh the same in total. The weights sum to the
-    length of the multiset, up to rounding, not to the number of samples.
+    length of the multiset, up to rounding, not to the number of samples. A held-out sample weighs 0.
     """
     position = np.searchsorted(partition.classes, partition.labels)
     majority, minority = partition.sizes[position].T
-    return np.where(partition.minority, (majority / np.maximum(minority, 1)) ** partition.strength, 1.0)
+    repeated = (majority / np.maximum(minority, 1)) ** partition.strength
+    return np.where(partition.minority, repeated, partition.clustered.astype(np.float64))
 
 
 def _minorities(partition: Partition) -> list[npt.NDArray[np.int64]]:

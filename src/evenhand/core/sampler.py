@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch.distributed
 from torch.utils.data import DistributedSampler
 
+from evenhand.core.arrays import whole_number
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import rebalance, sample_weights
 
@@ -44,7 +45,7 @@ class BalancedSampler(DistributedSampler[int]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        if num_samples is not None and num_samples < 1:
+        if num_samples is not None and whole_number(num_samples, "num_samples") < 1:
             raise ValueError(f"num_samples must be at least 1, or None for the multiset, got {num_samples}")
         if (num_replicas is None) != (rank is None):
             raise ValueError(f"give num_replicas and rank, or neither, got {num_replicas} and {rank}")

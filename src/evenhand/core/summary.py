@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from evenhand.core import ranks
-from evenhand.core.arrays import as_batch
+from evenhand.core.arrays import as_batch, value_device, whole_number
 
 Of = Literal["loss", "error"]  # the loss itself, or 1 - exp(-loss): the probability of any other label
 _CHUNK = 1 << 22  # numbers worked on at once
@@ -30,17 +30,15 @@ class LossSummary:
     """
 
     def __init__(self, num_samples: int, *, of: Of = "error", device: str | torch.device = "cpu") -> None:
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
         _check_kind(of)
-        self.num_samples, self.of = num_samples, of
-        self.sums = torch.zeros(num_samples, dtype=torch.float32, device=device)
-        self.counts = torch.zeros(num_samples, dtype=torch.int32, device=device)
+        self.num_samples, self.of = whole_number(num_samples, "num_samples", least=1), of
+        self.sums = torch.zeros(self.num_samples, dtype=torch.float32, device=value_device(device))
+        self.counts = torch.zeros_like(self.sums, dtype=torch.int32)
 
     def record(self, index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> None:
         """Add the losses of one batch, (batch,), of the samples at `index`, (batch,) integers."""
         where, values = as_batch(index, losses)
-        where, values = where.to(self.sums.device, torch.int64), values.to(self.sums.device).float()
+        where, values = where.to(self.sums.device), values.to(self.sums.device).float()
         if self.sums.device.type == "cpu" and len(where):  # a GPU checks by itself, without being waited for
             low, high = int(where.min()), int(where.max())
             if low < 0 or high >= self.num_samples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenhand.tasks.images import read
+from evenhand.tasks.images import SUFFIXES, images_under, left_out, read
 from evenhand.training.batches import Batches, Source
 from evenhand.training.data import Split, Task
 from evenhand.training.evaluation import logits
@@ -24,7 +25,6 @@ from evenhand.training.shape import INPUTS, misshapen
 from evenhand.training.store import read_json
 
 _LARGEST = 1 << 28  # numbers of one sample
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 @dataclass(frozen=True)
@@ -152,10 +152,13 @@ def _loaded(model: nn.Module, file: Path, recipe: Recipe) -> nn.Module:
 def _inputs(source: Path, example: Tensor) -> tuple[list[str], Any]:
     """The samples' names and a storage of them, like the one that the model was trained on."""
     if source.is_dir():
-        found = (file for file in source.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        files = sorted(found)
+        files, others = images_under(source)
+        note = left_out(others)
         if not files:
-            raise ValueError(f"{source} should hold images ({', '.join(SUFFIXES)}), but it holds none")
+            none = f"none ({note})" if note else "none"
+            raise ValueError(f"{source} should hold images ({', '.join(SUFFIXES)}), but it holds {none}")
+        if note:
+            warnings.warn(f"{source}: {note}", stacklevel=2)
         return [str(file.relative_to(source)) for file in files], _images(files, example)
     if not source.is_file():
         raise ValueError(

@@ -113,8 +113,8 @@ class Recorder:
     """
 
     def __init__(self, num_samples: int, *, path: str | Path | None = None) -> None:
-        self.num_samples, self.path = num_samples, None if path is None else Path(path)
-        LossHistory(num_samples)  # complains now about what would be wrong later
+        self.num_samples = LossHistory(num_samples).num_samples  # wrong values are refused now, not later
+        self.path = None if path is None else Path(path)
         self._history: LossHistory | None = None
         self._seen: list[tuple[Tensor, Tensor]] = []  # of the epoch that has not been ended
 

@@ -24,6 +24,7 @@ class Sample:
     """One sample as the page shows it."""
 
     index: int  # in the training split
+    row: int  # its number on the page: in the user's dataset, of which the training split may be a part
     uri: str  # of its thumbnail, or empty
     values: tuple[str, ...]  # of its shown features, or empty
     group: str  # its true group within the class, or empty
@@ -98,9 +99,10 @@ def _sample(
         group, conflicting = short(task.group_names[number_of], class_name), number_of in task.conflicting
     values: tuple[str, ...] = ()
     if columns is not None:
-        row = thumbnails.sample(task.train, index)
-        values = tuple(number(float(row[column])) for column in columns)
-    return Sample(index, uri, values, group, conflicting)
+        features = thumbnails.sample(task.train, index)
+        values = tuple(number(float(features[column])) for column in columns)
+    row = index if task.train_rows is None else int(task.train_rows[index])
+    return Sample(index, row, uri, values, group, conflicting)
 
 
 def _telling_columns(task: Task, majority: Indices, minority: Indices) -> Indices:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from evenhand.tasks import own, photos, source
+from evenhand.tasks.images import SUFFIXES, decoded, images_under, left_out
 from evenhand.tasks.own import TEST, TRAIN, VAL, Own
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task, checksum
 from evenhand.training.recipe import Recipe
 
 RECIPE = Recipe(model="cnn", epochs=40, batch_size=64, check_every=1)
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 PART_NAMES = {"train": TRAIN, "training": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TEST}
 FLIP = Warp(flip=True)
 
 
 def load(root: Path | None = None, *, path: str = "", size: int = 32) -> Task:
     """The images under `path`, as squares of `size` pixels; `path` is taken from the data folder."""
-    return task(listing(located("folder", root, path)), size=size)
+    place = located("folder", root, path)
+    data = listing(place)
+    for note in data.notes:
+        warnings.warn(f"{place}: {note}", stacklevel=2)
+    return task(data, size=size)
 
 
 def located(name: str, root: Path | None, path: str) -> Path:
@@ -40,15 +46,17 @@ def listing(folder: Path) -> Own:
     divided = "train" in named and named <= PART_NAMES.keys() and len(named) > 1
     if divided:
         parts = [(each, PART_NAMES[each.name.lower()]) for each in folders]
-    files, labels, split = [], [], []
+    files, labels, split, others = [], [], [], Counter[str]()
     for place, part in parts:
         for kind in _subfolders(place):
-            found = images_under(kind)
+            found, rest = images_under(kind)
+            others += rest
             files += found
             labels += [kind.name] * len(found)
             split += [part] * len(found)
     if not files:
         raise ValueError(_nothing(folder))
+    note = left_out(others)
     y, class_names = own.classes_of(labels, f"the folder {folder}")
     given = np.array(split, dtype=np.int64)
     if divided:
@@ -60,6 +68,7 @@ def listing(folder: Path) -> Own:
         class_names=class_names,
         split=own.completed(y, given) if divided else own.divided(y),
         files=files,
+        notes=(note,) if note else (),
     )
 
 
@@ -80,29 +89,22 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
-def images_under(folder: Path) -> list[Path]:
-    """Every image below a folder, by its suffix, sorted; hidden files are left out."""
-    found = (file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
-    return sorted(file for file in found if file.is_file() and not file.name.startswith("."))
-
-
 def _nothing(folder: Path) -> str:
-    loose = len(images_under(folder))
+    loose, others = images_under(folder)
     expected = f"expected one folder for each class, with images in it ({', '.join(SUFFIXES)})"
     if loose:
         return (
-            f"{expected}, but the {loose} images of {folder} lie in no class folder; sort them into folders, "
-            "or give a table with --image and --label"
+            f"{expected}, but the {len(loose)} images of {folder} lie in no class folder; "
+            "sort them into folders, or give a table with --image and --label"
         )
-    return f"{expected}, but {folder} holds no images; put them there or name another folder"
+    note = f" ({left_out(others)})" if others else ""
+    return f"{expected}, but {folder} holds no images{note}; put them there or name another folder"
 
 
 def task(data: Own, *, size: int, name: str = "folder") -> Task:
     """Decoded images as a Task for a small network of one's own."""
     if size < 1:
         raise ValueError(f"size must be at least 1 pixel, got {size}")
-    from evenhand.tasks.images import decoded
-
     images = decoded(name, data.files, size)
     group = [] if data.group is None else [data.group]
     return Task(

@@ -1,10 +1,15 @@
-"""Images decoded once into a memory-mapped array: in parallel, resumable, with checksums."""
+"""Images: which files of a folder are images, how one is read, and many decoded once into an array.
+
+The array is memory-mapped. Decoding is parallel and resumable, and has checksums.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +24,10 @@ from evenhand.training.models import VISION_NEEDED
 from evenhand.training.shape import misshapen
 
 CHUNK = 256  # images between two notes of what is done
-VERSION = 1  # of the decoding; a change makes new arrays
+VERSION = 2  # of the decoding; a change makes new arrays
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# EXIF's orientation -> Pillow's Transpose that undoes it: ROTATE_270 for 6, and so on.
+_UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 
 
 @dataclass(frozen=True)
@@ -154,20 +162,89 @@ def _finished(part: Path, notes: Path, shape: tuple[int, ...]) -> dict[int, str]
     return digests
 
 
+def images_under(folder: Path) -> tuple[list[Path], Counter[str]]:
+    """Every image below a folder, sorted, and the endings of the other files; hidden files are left out."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
+    images = [file for file in files if file.suffix.lower() in SUFFIXES]
+    return images, Counter(ending for file in files if (ending := file.suffix.lower()) not in SUFFIXES)
+
+
+def left_out(endings: Counter[str]) -> str:
+    """A note on the files that are not read; empty where there are none.
+
+    >>> left_out(Counter({".svg": 1, ".heic": 40}))
+    '41 files were left out because of their endings: 40 .heic, 1 .svg; convert images to PNG or JPEG'
+    """
+    if not endings:
+        return ""
+    count, shown = endings.total(), endings.most_common()
+    kinds = [f"{number:,} {ending or 'without one'}" for ending, number in shown[:5]]
+    kinds += [f"{count - sum(number for _, number in shown[:5]):,} others"] if len(shown) > 5 else []
+    files, their = ("file was", "its ending") if count == 1 else ("files were", "their endings")
+    return f"{count:,} {files} left out because of {their}: {', '.join(kinds)}; convert images to PNG or JPEG"
+
+
 def read(file: Path, size: int) -> np.ndarray:
-    """One image as (3, size, size) uint8: RGB, the whole picture resized, whatever its own proportions."""
+    """One image as (3, size, size) uint8: RGB, upright, the whole picture resized, whatever its proportions.
+
+    Transparency is ignored, as torchvision's loaders do, unless everything is drawn in one colour: such a
+    picture is put on a white or black ground. 16-bit images are scaled to 8 bits by their full range. 32-bit
+    images have no fixed white: floats within 0 to 1 are scaled by 255, all others by their own range.
+    """
     image_module = _pillow()
     try:
         with image_module.open(file) as image:
-            if image.mode == "P" and "transparency" in image.info:
-                image = image.convert("RGBA")  # the palette's own colours, not those behind its transparency
-            squared = image.convert("RGB").resize((size, size), image_module.Resampling.BILINEAR)
+            image.load()
+            turn = _orientation(image)
+            rgb = _rgb(image)
+            upright = rgb if turn is None else rgb.transpose(turn)
+            squared = upright.resize((size, size), image_module.Resampling.BILINEAR)
     except Exception as error:  # pillow raises many kinds for damaged files
         raise ValueError(
             f"{file} cannot be decoded ({error}); it is damaged or not an image: fetch it again, "
             "then run this again, which goes on where it stopped"
         ) from error
     return np.asarray(squared).transpose(2, 0, 1)
+
+
+def _orientation(image: Any) -> int | None:
+    """The transposition that puts a loaded image upright; None if it is upright or its EXIF is damaged.
+
+    Pillow's `exif_transpose` also writes the EXIF data anew, and fails where any other tag is damaged.
+    """
+    with contextlib.suppress(Exception):
+        return _UPRIGHT.get(image.getexif().get(0x0112))
+    return None
+
+
+def _rgb(image: Any) -> Any:
+    """The image in 8-bit RGB."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        image = _eight_bits(image)
+    if image.mode in ("LA", "PA") or (image.mode == "P" and "transparency" in image.info):
+        image = image.convert("RGBA")
+    if image.mode == "RGBA":
+        *colours, (clear, opaque) = image.getextrema()
+        if clear < opaque and all(low == high for low, high in colours):
+            light = sum(low for low, _ in colours) > 382
+            ground = _pillow().new("RGB", image.size, "black" if light else "white")
+            ground.paste(image, mask=image.getchannel("A"))
+            return ground
+    return image.convert("RGB")  # the colours themselves, not those behind their transparency
+
+
+def _eight_bits(image: Any) -> Any:
+    """A grey image of 16 or 32 bits, scaled to 8."""
+    values = np.asarray(image).astype(np.float64)
+    low, high = 0.0, 65535.0
+    if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):  # of other files, "I" has 16 bits
+        finite = values[np.isfinite(values)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        if image.mode == "F" and low >= 0 and high <= 1:
+            low, high = 0.0, 1.0
+    values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
+    scaled = (values - low) / max(high - low, np.finfo(np.float64).tiny)
+    return _pillow().fromarray(np.rint(255 * scaled).astype(np.uint8))
 
 
 def _pillow() -> Any:

@@ -165,6 +165,7 @@ class Task:
     make_model: Callable[[], nn.Module] | None = None  # instead of recipe.model
     checksum: str = ""  # of the data, so that changed data never meet old results
     spec: str = ""  # what `tasks.load` was called with, so that a page can load the samples again
+    train_rows: np.ndarray | None = None  # (samples,) numbers of the training samples, if not 0, 1, 2, …
 
     def __post_init__(self) -> None:
         groups = [split.group for split in (self.train, self.val, self.test) if split.group is not None]
