@@ -55,6 +55,11 @@ def split_scores(wga: float, accuracy: float, groups: bool = True, size: int = 1
     }
 
 
+def arithmetic(recipe: Recipe, compute: str = "eager") -> dict[str, Any]:
+    """What config.json says of a run on a CPU."""
+    return {"device": "cpu", "precision": recipe.precision, "compute": compute, "slices": recipe.slices}
+
+
 def write(
     runs: Path,
     method: str,
@@ -73,22 +78,33 @@ def write(
     pseudo: bool = False,
     groups: bool = True,
     data: str = "made",
+    older: bool = False,
+    version: int = 1,
+    numerics: int = 1,
+    compute: str = "eager",
+    content: dict[str, Any] | None = None,
 ) -> Record:
     """A finished run; `lr` and `weight_decay` may stand among the settings, as in a grid.
 
     `wrong`: of the two validation samples that the pseudo-groups set apart in each class, how many are
-    misclassified; `pseudo`: the run has pseudo-groups of the validation set and a partition.
+    misclassified; `pseudo`: the run has pseudo-groups of the validation set and a partition; `older`: the
+    record is of before it said how it was computed; `content`: what the key hashes, in place of all that.
     """
     settings = dict(settings or {})
     own_recipe = recipe or Recipe(batch_size=2048, precision="fp32")
     own_recipe = own_recipe.replace(**{k: settings.pop(k) for k in ("lr", "weight_decay") if k in settings})
-    config = {
+    config: dict[str, Any] = {
         "task": task,
         "data": data,
         "method": method,
         "hyperparameters": settings,
         "recipe": own_recipe.changed(),
     }
+    if older:
+        config["recipe"] |= {"precision": own_recipe.precision}
+    else:
+        config |= {"version": version, "numerics": numerics, "arithmetic": arithmetic(own_recipe, compute)}
+    config = config if content is None else content
     path = runs / task / method / f"{key_of(config)}-s{seed}"
     stages = {"erm": {"folder": f"{key_of(config['recipe'])}-s{seed}", "epochs": 4}}
     if method not in ("erm", "gdro"):

@@ -23,6 +23,7 @@ _EXPORTS = {
     "Split": "evenhand.training.data",
     "Task": "evenhand.training.data",
     "execute": "evenhand.training.execute",
+    "separable": "evenhand.training.objective",
     "fit": "evenhand.api",
     "Result": "evenhand.api",
 }
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from evenhand.training.data import Split as Split
     from evenhand.training.data import Task as Task
     from evenhand.training.execute import execute as execute
+    from evenhand.training.objective import separable as separable
     from evenhand.training.recipe import Recipe as Recipe
 
 

@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from made_bench import write
 
 from evenhand import cli
+from evenhand.bench.records import pack
 
 
 @pytest.fixture
@@ -73,6 +75,12 @@ def test_a_bench_its_files_and_what_a_second_call_does(evenhand, tmp_path: Path)
     assert code == 0 and "5 runs added" in out
     code, out, _ = evenhand("unpack", tmp_path / "small.zip", "--runs", tmp_path / "elsewhere")
     assert code == 0 and "0 runs added" in out and "5 were there" in out
+
+
+def test_unpacking_says_that_records_are_older(evenhand, tmp_path: Path) -> None:
+    pack([write(tmp_path, "erm", seed=s, older=True) for s in (0, 1)], tmp_path / "old.zip")
+    code, out, _ = evenhand("unpack", tmp_path / "old.zip", "--runs", tmp_path / "elsewhere")
+    assert code == 0 and "2 runs added" in out and "2 of them are older records" in out
 
 
 def test_a_field_of_the_recipe_is_set_for_all_runs(evenhand, tmp_path: Path) -> None:

@@ -212,6 +212,41 @@ def test_precision_is_no_other_recipe_but_is_not_mixed(tmp_path: Path) -> None:
     assert recipe_changes(bench) == {} and bench.recipe["precision"] == "bf16" and len(bench.records) == 2
 
 
+def test_older_and_newer_records_are_never_mixed(tmp_path: Path) -> None:
+    old = [write(tmp_path, "erm", PAIR, seed=s, wga=0.1, older=True) for s in (0, 1)]
+    new = [write(tmp_path, "erm", PAIR, seed=s, wga=0.9) for s in (1, 2, 3)]
+    bench = gather([*old, *new], "even_odd")
+    assert {record.metrics["test"]["wga"] for record in bench.records} == {0.9}
+    assert bench.left_out == {"of older records": 2}
+    few = gather([*old, new[0]], "even_odd")
+    assert all(record.older for record in few.records) and few.left_out == {"of newer records": 1}
+    as_many = gather([*old, *new[:2]], "even_odd")
+    assert not any(record.older for record in as_many.records)
+
+
+def test_of_several_ways_of_computing_most_runs_count(tmp_path: Path) -> None:
+    records = [write(tmp_path, "erm", PAIR, seed=s, compute="compiled") for s in (0, 1)]
+    records += [write(tmp_path, "erm", PAIR, seed=2), write(tmp_path, "erm", PAIR, seed=3, numerics=2)]
+    bench = gather(records, "even_odd")
+    (erm,) = bench.candidates("erm")
+    assert sorted(erm.records) == [0, 1] and bench.recipe["compute"] == "compiled"
+    assert bench.left_out == {"with compute=eager": 1, "with compute=eager, numerics=2": 1}
+    assert recipe_changes(bench) == {}
+
+
+def test_of_several_versions_of_a_method_most_runs_count_and_then_the_newest(tmp_path: Path) -> None:
+    records = [write(tmp_path, "erm", PAIR, seed=s) for s in (0, 1)]
+    records += [write(tmp_path, "tab", seed=s, version=v) for s, v in ((0, 9), (1, 9), (2, 10))]
+    bench = gather(records, "even_odd")
+    assert {name: sorted(each.records) for name in bench.methods for each in bench.candidates(name)} == {
+        "erm": [0, 1],
+        "tab": [0, 1],
+    }
+    assert bench.left_out == {"of tab with version=10": 1}
+    (tab,) = gather([*records[:3], records[-1]], "even_odd").candidates("tab")
+    assert sorted(tab.records) == [2], "of equally many the newest"
+
+
 def test_what_stands_outside_the_grid_is_left_out_and_said(tmp_path: Path) -> None:
     records = [
         lff(tmp_path, 0.05),

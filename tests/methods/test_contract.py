@@ -20,9 +20,7 @@ from evenhand.training.run import Run
 
 METHODS = list(plugins.describe("evenhand.methods", "train"))
 UNSUPERVISED = [
-    name
-    for name in METHODS
-    if not getattr(importlib.import_module(f"evenhand.methods.{name}"), "NEEDS_GROUPS", False)
+    name for name in METHODS if not plugins.groups_needed(importlib.import_module(f"evenhand.methods.{name}"))
 ]
 QUICK = {"jtt": {"identifier_epochs": 2, "upweight": 3}}  # nothing but the tests' time depends on it
 
@@ -113,9 +111,15 @@ def test_defaults_of_searched_settings_lie_in_the_grid(method: str) -> None:
         assert name not in module.GRID or default in module.GRID[name]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_groups_reach_only_those_who_need_them(method: str, tmp_path: Path, monkeypatch) -> None:
+GROUPS = [(name, getattr(module_of(name), "NEEDS_GROUPS", False)) for name in METHODS]
+
+
+@pytest.mark.parametrize(("method", "said"), [*GROUPS, *(("erm", said) for said in ("val", "both", True))])
+def test_groups_reach_only_those_who_need_them(
+    method: str, said: str | bool, tmp_path: Path, monkeypatch
+) -> None:
     module = module_of(method)
+    monkeypatch.setattr(module, "NEEDS_GROUPS", said, raising=False)
     train, seen = module.train, []
 
     @functools.wraps(train)
@@ -126,7 +130,16 @@ def test_groups_reach_only_those_who_need_them(method: str, tmp_path: Path, monk
 
     monkeypatch.setattr(module, "train", spy)
     carry_out(method, tiny_task(epochs=1), tmp_path)
-    assert seen == [method not in UNSUPERVISED] * 5
+    told = [said in told for told in (("train", "both", True), ("val", "both", True))]
+    assert seen == [*told, *told, False]
+
+
+def test_whose_groups_are_needed_must_be_said_in_known_words(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(module_of("erm"), "NEEDS_GROUPS", "test", raising=False)
+    with pytest.raises(
+        ValueError, match="NEEDS_GROUPS of a method must be 'train', 'val' or 'both', got 'test'"
+    ):
+        carry_out("erm", tiny_task(epochs=1), tmp_path)
 
 
 @pytest.mark.parametrize("method", UNSUPERVISED)

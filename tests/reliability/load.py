@@ -41,7 +41,7 @@ def make(runs: Path, number: int) -> int:
                 recipe=identity.recipe, data=task.checksum, pseudo=one.method == "tab",
                 wga=0.9 if one.settings.get("lr") == 1e-3 and not one.settings.get("weight_decay") else 0.5,
                 val=0.9 if one.settings.get("lr") == 1e-3 and not one.settings.get("weight_decay") else 0.5,
-                dynamics=made_bench.curves(20, seed),
+                dynamics=made_bench.curves(20, seed), content=identity.content,
             )  # fmt: skip
             assert record.path == identity.folder(runs, seed)
             written += 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made_bench import arithmetic
 
 from evenhand.core.metrics import wilson_interval
 from evenhand.core.partition import Partition
@@ -125,6 +126,9 @@ def write_run(
         "method": method,
         "hyperparameters": settings,
         "recipe": recipe.changed(),
+        "version": 1,
+        "numerics": 1,
+        "arithmetic": arithmetic(recipe),
         "full_recipe": dataclasses.asdict(recipe),
         "seed": seed,
         "stages": stages,

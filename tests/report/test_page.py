@@ -311,6 +311,37 @@ def test_several_tasks_and_seeds_share_a_page(tmp_path: Path) -> None:
     assert "TAB, seed 1" in found.words and "100% of them are set apart with seed 1 too." in found.words
 
 
+def test_older_records_are_marked_and_never_beside_newer_ones(tmp_path: Path) -> None:
+    low, high = (scores({"g": worst, "h": 0.9}, {"a": 0.6, "b": 0.5}) for worst in (0.2, 0.7))
+    older = [write_run(tmp_path / "old", method, low, seed=s) for method in ("erm", "tab") for s in (0, 1)]
+    for record in older:
+        config = read_json(record.path / "config.json")
+        write_json(record.path / "config.json", {k: v for k, v in config.items() if k != "numerics"})
+    older = [Record(record.path) for record in older]
+    newer = [write_run(tmp_path / "new", "erm", high, seed=s) for s in (2, 3)]
+    sentence = "These are older records: they do not say how they were computed."
+
+    def words(records: list[Record]) -> str:
+        return Page(build(records, tmp_path / "p.html", load_task=lambda _: None).read_text()).words
+
+    assert sentence in words(older) and "planted, older records" not in words(older)
+    assert sentence not in words(newer)
+    both = words([*older, *newer])
+    assert sentence in both and "planted, older records" in both
+    assert "20.0%" in both and "70.0%" in both and "45.0%" not in both and "36.7%" not in both
+
+
+def test_variants_that_were_computed_otherwise_are_told_apart(tmp_path: Path) -> None:
+    test = scores({"g": 0.2, "h": 0.9}, {"a": 0.6, "b": 0.5})
+    records = [write_run(tmp_path / str(seed), "erm", test, seed=seed) for seed in (0, 1)]
+    config = read_json(records[1].path / "config.json")
+    config["arithmetic"]["compute"] = "compiled"
+    write_json(records[1].path / "config.json", config)
+    records = [Record(record.path) for record in records]
+    found = Page(build(records, tmp_path / "p.html", load_task=lambda _: None).read_text())
+    assert "compute=eager" in found.words and "compute=compiled" in found.words
+
+
 def test_a_method_that_trains_with_groups_is_marked(tmp_path: Path) -> None:
     test = scores({"g": 0.2, "h": 0.9}, {"a": 0.6, "b": 0.5})
     records = [write_run(tmp_path, method, test) for method in ("erm", "gdro")]

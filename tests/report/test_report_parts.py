@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from made_records import scores, write_run
 
 from evenhand import execute, tasks
+from evenhand.bench.grids import is_told_groups
 from evenhand.report import figures, thumbnails
 from evenhand.report.commands import command
 from evenhand.report.figures import Series, chart
-from evenhand.report.study import method_title, needs_groups
+from evenhand.report.study import method_title
 from evenhand.training.plugins import parse_assignments
 from evenhand.training.record import Record
 
@@ -140,7 +141,7 @@ def test_missing_values_are_skipped_and_one_epoch_is_a_level_line() -> None:
 def test_methods_are_called_as_their_files_call_them() -> None:
     titles = [method_title(name) for name in ("jtt", "gdro", "erm_randaug", "someone.elses")]
     assert titles == ["JTT", "Group DRO", "ERM-RandAug", "someone.elses"]
-    assert needs_groups("gdro") and not needs_groups("tab") and not needs_groups("someone.elses")
+    assert is_told_groups("gdro") and not is_told_groups("tab") and not is_told_groups("someone.elses")
 
 
 def test_long_trainings_are_thinned_but_keep_their_ends() -> None:

@@ -150,7 +150,7 @@ def test_an_unfinished_bench_says_what_is_missing(tmp_path: Path) -> None:
         note.startswith("Missing: lff, 13 of 14 runs: q=0.05 (seed 1), q=0.1 (seed 0, 1)") for note in notes
     )
     command = next(note for note in notes if note.startswith("Do what is missing with: "))
-    words = "evenhand bench even_odd --methods gdro,erm,lff,jtt,masktune,tab --seeds 0,1 --runs"
+    words = "evenhand bench even_odd --methods gdro,erm,lff,jtt,masktune,tab --seeds 0,1 --device cpu --runs"
     assert command.endswith(f"{words} {tmp_path}")
     assert table.cell("even_odd", "TAB", "WGA").text == ""
     assert table.cell("even_odd", "ERM", "PoU").text == ""  # one candidate has no price
@@ -343,6 +343,54 @@ def test_variants_of_other_recipes_are_compared_and_named_by_what_differs(tmp_pa
         "gdro epochs=2",
         "gdro epochs=16",
     ]
+
+
+def test_variants_that_were_computed_otherwise_are_named_by_what_differs(tmp_path: Path) -> None:
+    made = [
+        *(write(tmp_path, "erm", PAIR, seed=s, wga=0.1) for s in (0, 1)),
+        *(write(tmp_path, "tab", PAIR, seed=s, wga=0.2) for s in (0, 1)),
+        write(tmp_path, "tab", PAIR, seed=2, wga=0.9, compute="compiled"),
+        write(tmp_path, "tab", PAIR, seed=3, wga=0.9, version=2),
+    ]
+
+    def names(records: list[Record]) -> list[str]:
+        return [row[0].text for row in tables.make("compare", records, root=tmp_path).sections[0].rows]
+
+    assert names(made[:4]) == ["tab", "erm"]
+    assert names(made[:5]) == ["tab compute=eager", "tab compute=compiled", "erm compute=eager"]
+    assert names([*made[:4], made[5]]) == ["tab version=1", "tab version=2", "erm"]
+    old = write(tmp_path, "tab", PAIR, seed=2, wga=0.9, older=True)
+    assert names([*made[:4], old]) == ["tab", "tab record=older", "erm"]
+    assert (
+        tables.make("compare", [*made[:4], old], root=tmp_path).cell("even_odd", "tab", "WGA").text[:4]
+        == "20.0"
+    )
+
+
+@pytest.mark.parametrize("name", ["1", "2", "selected", "cost", "compare"])
+def test_older_records_are_marked_below_a_table(tmp_path: Path, name: str) -> None:
+    made = {
+        older: [write(tmp_path / str(older), "tab", PAIR, seed=s, pseudo=True, older=older) for s in (0, 1)]
+        for older in (False, True)
+    }
+    new, old = (tables.make(name, made[older], root=tmp_path) for older in (False, True))
+    assert old.notes[:-1] == new.notes
+    assert old.notes[-1].startswith("Older records: all runs. They do not say how they were computed")
+    cells = [[[cell.text for cell in row] for row in table.sections[0].rows] for table in (new, old)]
+    assert cells[0] == cells[1]
+    digits = write(tmp_path, "tab", PAIR, task="digits", pseudo=True)
+    both = tables.make(name, [*made[True], digits], root=tmp_path)
+    assert both.notes[-1].startswith("Older records: even_odd. ")
+    if name == "compare":  # where both kinds stand side by side
+        mixed = tables.make(name, [*made[True], *made[False]], root=tmp_path)
+        assert mixed.notes[-1].startswith("Older records: some of even_odd. ")
+
+
+def test_what_is_missing_is_computed_as_the_rest_was(tmp_path: Path) -> None:
+    own = Recipe(batch_size=2048, precision="fp32", compile="on")
+    made = [write(tmp_path, "erm", PAIR, recipe=own, compute="compiled")]
+    notes = tables.make("1", made).sections[0].notes
+    assert any(f"--set compile=on --device cpu --runs {tmp_path}" in note for note in notes)
 
 
 def test_variants_are_compared_with_the_method_that_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ import torch
 from shortcut import shortcut_task
 from torch.nn import functional as F
 
-from evenhand import Recipe, Split, Task, execute
+from evenhand import Recipe, Split, Task, execute, separable
+from evenhand.core import ranks
+from evenhand.training.data import Batch
 from evenhand.training.loop import seed_epoch
 from evenhand.training.models import cnn
 from evenhand.training.progress import Silent
@@ -89,8 +91,11 @@ def test_an_epoch_equals_a_plain_loop(tiny: Task, tmp_path: Path) -> None:
     np.testing.assert_allclose(fit.losses, torch.stack(histories, 1).numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("given", ["nothing", "objective", "transform", "slices", "model"])
-def test_a_batch_is_cut_only_where_its_loss_is_surely_a_mean(tiny: Task, tmp_path: Path, given: str) -> None:
+CUT = {"nothing": 8, "slices": 4, "declared": 8, "declared class": 8, "declared transform": 8}
+
+
+@pytest.mark.parametrize("given", [*CUT, "objective", "ours", "transform", "model"])
+def test_a_batch_is_cut_only_where_that_is_declared(tiny: Task, tmp_path: Path, given: str) -> None:
     seen: list[int] = []
 
     def objective(model, batch):
@@ -101,10 +106,23 @@ def test_a_batch_is_cut_only_where_its_loss_is_surely_a_mean(tiny: Task, tmp_pat
         seen.append(len(x))
         return x
 
+    class Declared(torch.nn.Module):
+        separable = True
+        forward = staticmethod(objective)
+
     if given == "model":  # which may do anything with a batch, even if it is this network
         tiny = dataclasses.replace(tiny, make_model=lambda: cnn((1, 6, 6), 2))
+    if given == "ours":  # the name of a module declares nothing
+        objective.__module__ = "evenhand.training.objective"
     run = make_run(tiny, tmp_path, tiny.recipe.replace(batch_size=16, slices=4 if given == "slices" else 1))
-    options = {"objective": {"objective": objective}, "transform": {"transform": transform}}.get(given, {})
+    options = {
+        "objective": {"objective": objective},
+        "ours": {"objective": objective},
+        "declared": {"objective": separable(objective)} if given == "declared" else {},
+        "declared class": {"objective": Declared()},
+        "transform": {"transform": transform},
+        "declared transform": {"transform": separable(transform)} if given == "declared transform" else {},
+    }.get(given, {})
     seeing = run.make_model
 
     def make_model(salt: int = 0) -> torch.nn.Module:
@@ -115,7 +133,26 @@ def test_a_batch_is_cut_only_where_its_loss_is_surely_a_mean(tiny: Task, tmp_pat
     if not options:
         run.make_model = make_model
     run.fit("other", stop=1, recipe=run.recipe.replace(check_every=2), **options)
-    assert max(seen) == {"nothing": 8, "slices": 4}.get(given, 16)
+    assert max(seen) == CUT.get(given, 16)
+
+
+@pytest.mark.parametrize("kind", ["objective", "transform"])
+@pytest.mark.parametrize("cut_by", ["slices", "ranks"])
+def test_what_does_not_declare_it_is_not_cut_but_refused(
+    tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, cut_by: str
+) -> None:
+    def contrast(model, batch):
+        return model(batch.x).var(0).sum()
+
+    recipe = tiny.recipe.replace(slices=2) if cut_by == "slices" else tiny.recipe
+    run = make_run(tiny, tmp_path, recipe)
+    if cut_by == "ranks":
+        monkeypatch.setattr(ranks, "count", lambda: 2)
+    words = rf"the {kind} .*contrast does not declare that batches may be cut, but they are cut into 2 slices"
+    with pytest.raises(
+        ValueError, match=words + r"; run it without torchrun and with slices=1, or.*separable"
+    ):
+        run.fit("model", **{kind: contrast})
 
 
 def test_early_stopping_counts_checks_without_gain() -> None:
@@ -186,6 +223,104 @@ def test_a_dataset_trains_as_its_tensors_do(tiny: Task, tmp_path: Path) -> None:
 def test_an_unknown_stop_is_refused(tiny: Task, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="stop must be 'val', 'train' or a number of epochs, got 'test'"):
         make_run(tiny, tmp_path).fit("erm", stop="test")
+
+
+# -- what an objective's passes leave ----------------------------------------------------------------------
+
+
+def views(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two other views of a batch."""
+    return batch.x.flip(-1), batch.x + 0.5
+
+
+def consistency(model, batch):  # a clean pass, and one of another view
+    clean, other = model(batch.x), model(views(batch)[0])
+    return F.cross_entropy(clean, batch.y) + (clean - other).square().mean()
+
+
+def other_first(model, batch):
+    model(batch.x), model(views(batch)[1])
+    return F.cross_entropy(model(batch.x), batch.y) + model(views(batch)[0]).square().mean()
+
+
+def two_views(model, batch):
+    return sum(F.cross_entropy(model(view), batch.y) for view in views(batch))
+
+
+def mixup(model, batch):
+    outputs = model(0.7 * batch.x + 0.3 * batch.x.roll(1, 0))
+    return 0.7 * F.cross_entropy(outputs, batch.y) + 0.3 * F.cross_entropy(outputs, batch.y.roll(1))
+
+
+def concatenated(model, batch):
+    return F.cross_entropy(model(torch.cat(views(batch))), batch.y.repeat(2))
+
+
+def in_parts(model, batch):
+    parts = [model(part) for part in batch.x.split(max(1, len(batch.x) // 2))]
+    return F.cross_entropy(torch.cat(parts), batch.y)
+
+
+def silent(model, batch):
+    return sum(parameter.square().sum() for parameter in model.parameters())
+
+
+def with_a_look(model, batch):
+    with torch.no_grad():
+        model(batch.x)
+    return concatenated(model, batch)
+
+
+@pytest.mark.parametrize("objective", [consistency, other_first, with_a_look])
+def test_the_recorded_losses_are_of_the_pass_of_the_batch(tiny: Task, tmp_path: Path, objective) -> None:
+    seen = torch.zeros(len(tiny.train))
+
+    def watched(model, batch):
+        seen[batch.index] = F.cross_entropy(
+            model._model(batch.x).detach(), batch.y, reduction="none"
+        )  # before the step, as the objective finds the model
+        return objective(model, batch)
+
+    fit = make_run(tiny, tmp_path).fit("model", objective=watched, record=True, stop=1)
+    np.testing.assert_allclose(fit.losses[:, 0], seen, rtol=1e-5)
+    np.testing.assert_array_equal(fit.hits[:, 0], seen < np.log(2))  # of two classes the likelier
+    row = json.loads((fit.folder / "epochs.jsonl").read_text().splitlines()[0])
+    assert row["accuracy"] == pytest.approx(float(fit.hits[:, 0].mean()))
+
+
+@pytest.mark.parametrize("objective", [two_views, mixup, concatenated, in_parts, silent])
+def test_losses_that_no_pass_gives_are_not_recorded_but_refused(
+    tiny: Task, tmp_path: Path, objective
+) -> None:
+    run = make_run(tiny, tmp_path)
+    words = r"the objective never calls model\(batch.x\); call it once, .*, or fit without record"
+    with pytest.raises(ValueError, match="losses are recorded, but it is not known.*" + words):
+        run.fit("model", objective=objective, record=True, stop=1)
+
+
+@pytest.mark.parametrize("objective", [two_views, mixup])
+def test_without_a_pass_of_the_batch_accuracy_is_of_the_last_one_as_long(
+    tiny: Task, tmp_path: Path, objective
+) -> None:
+    run, correct = make_run(tiny, tmp_path), []
+
+    def watched(model, batch):
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        loss = objective(model, batch)
+        last = views(batch)[1] if objective is two_views else 0.7 * batch.x + 0.3 * batch.x.roll(1, 0)
+        outputs = torch.func.functional_call(model._model, before, (last,))
+        correct.append((outputs.argmax(1) == batch.y).sum().item())
+        return loss
+
+    fit = run.fit("model", objective=watched, stop=1)
+    row = json.loads((fit.folder / "epochs.jsonl").read_text().splitlines()[0])
+    assert row["accuracy"] == pytest.approx(sum(correct) / len(tiny.train))
+
+
+@pytest.mark.parametrize("objective", [concatenated, in_parts, silent])
+def test_an_accuracy_that_no_pass_gives_is_refused(tiny: Task, tmp_path: Path, objective) -> None:
+    with pytest.raises(ValueError, match="training accuracy is counted, but it is not known which outputs"):
+        make_run(tiny, tmp_path).fit("model", objective=objective, stop=1)
 
 
 # -- sharing ---------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from evenhand.core.rebalance import rebalance
 from evenhand.training.plan import Fit
 from evenhand.training.run import Run
 
+VERSION = 1
+
 
 def train(run: Run, *, num_folds: int = 2) -> nn.Module:
     """TAB's two trainings, then both again for each fold; what they say of the training samples is kept."""

@@ -31,7 +31,12 @@ def named(settings: Mapping[str, Any]) -> str:
 
 def rule(method: str) -> str:
     """What the paper selects a method by: validation WGA if it is told the groups, else accuracy."""
-    return "wga" if getattr(method_module(method), "NEEDS_GROUPS", False) else "accuracy"
+    return "wga" if is_told_groups(method) else "accuracy"
+
+
+def is_told_groups(method: str) -> bool:
+    """Whether a method sees groups of training or validation samples; of one that is not loaded, no."""
+    return bool(plugins.groups_needed(method_module(method)))
 
 
 def grid_of(task: str, method: str) -> dict[str, list[Any]] | None:

@@ -169,7 +169,8 @@ def waves(task: Task, methods: Sequence[str], seeds: Sequence[int], changes: dic
     first, second, notes = [], [], []
     for text in sorted(dict.fromkeys(methods), key=_rank):
         method = parse_method(text)[0]
-        if getattr(method_module(method), "NEEDS_GROUPS", False) and task.train.group is None:
+        needed = plugins.groups_needed(method_module(method))
+        if any(getattr(task, split).group is None for split in needed):
             notes.append(f"{task.spec} has no groups, which {method} needs: not planned")
         elif method == "erm" or set(PAIR) & part_of_grid(task.spec, text).keys():
             first.append(text)

@@ -7,17 +7,40 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from evenhand.bench.grids import PAIR, Settings
+from evenhand.bench.grids import PAIR, Settings, named
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 
+VERSIONS = ("version", "source")  # of a method: its number, or its text's checksum
+# What a base recipe has besides fields of the recipe; that of an older record has "record" instead.
+COMPUTED = ("device", "compute", "numerics", "model_source")
+
 
 def base_recipe(record: Record) -> dict[str, Any]:
-    """A run's recipe without what the grids set and what never changes a result."""
-    full = _full(record)
+    """How a run was trained and computed, without what the grids set and what is the method's own."""
+    full = {**({"record": "older"} if record.older else record.made_with), **_full(record)}
     if isinstance(full["weights"], str):  # the same file may lie elsewhere on another machine
         full["weights"] = PurePath(full["weights"]).name
-    return {name: value for name, value in full.items() if name not in (*PAIR, "compile")}
+    return {name: value for name, value in full.items() if name not in (*PAIR, *VERSIONS, "compile")}
+
+
+def version_of(record: Record) -> dict[str, Any]:
+    """Which version of its method made a run; nothing of older records, which do not say it."""
+    return {name: value for name, value in record.made_with.items() if name in VERSIONS}
+
+
+def why_left_out(recipe: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+    """Why runs of one base recipe do not count beside those of another.
+
+    >>> why_left_out({"epochs": 5, "compute": "eager"}, {"epochs": 5, "compute": "compiled"})
+    'with compute=eager'
+    """
+    apart = sorted(name for name in {*recipe, *chosen} if recipe.get(name) != chosen.get(name))
+    if "record" in apart:
+        return "of older records" if "record" in recipe else "of newer records"
+    if "compute" in recipe and set(apart) <= {*COMPUTED, "precision"}:
+        return f"with {named({name: recipe.get(name) for name in apart})}"
+    return "of another recipe"
 
 
 def differences(recipe: Mapping[str, Any], published: Recipe | None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from evenhand.bench.grids import (
     rule,
     task_recipe,
 )
-from evenhand.bench.recipes import base_recipe, differences, fits, pair_of
+from evenhand.bench.recipes import base_recipe, differences, fits, pair_of, version_of, why_left_out
 from evenhand.core.metrics import first_highest, highest, worst_group_accuracy
 from evenhand.core.partition import Partition
 from evenhand.training import plugins
@@ -202,10 +202,11 @@ class Bench:
 
 
 def gather(records: Iterable[Record], task: str, changes: Mapping[str, Any] | None = None) -> Bench:
-    """The records of a task, given by its name or spec, that share one recipe.
+    """The records of a task, given by its name or spec, that share one recipe and one arithmetic.
 
     That is the task's own with these `changes`; without any being asked for, the task's own where a run has
-    it, else the one of most runs. Learning rate and weight decay belong to the grids and may differ.
+    it, else the one of most runs. Learning rate and weight decay belong to the grids and may differ. Of a
+    method's versions the one of most runs counts. Older records are apart from newer ones.
     """
     own = [record for record in records if task in (record.config["task"], record.config["spec"])]
     if not own:
@@ -216,20 +217,37 @@ def gather(records: Iterable[Record], task: str, changes: Mapping[str, Any] | No
     for record in own:
         by_recipe.setdefault(json.dumps(base_recipe(record), sort_keys=True), []).append(record)
 
-    def rank(text: str) -> tuple[bool, int, str]:
-        return differences(json.loads(text), published) != {}, -len(by_recipe[text]), text
+    def rank(text: str) -> tuple[bool, int, bool, str]:
+        older = by_recipe[text][0].older
+        return differences(json.loads(text), published) != {}, -len(by_recipe[text]), older, text
 
     wanted = None if changes is None else {key: changes[key] for key in changes if key not in PAIR}
     fitting = [text for text in by_recipe if wanted is None or fits(json.loads(text), published, wanted)]
     if not fitting:
         raise NoRuns(f"there is no finished run of {task} with {named(wanted or {}) or 'its own recipe'}")
-    recipe = min(fitting, key=rank)
-    kept = by_recipe[recipe]
-    left_out = Counter({"of another recipe": len(own) - len(kept)} if len(own) > len(kept) else {})
-    bench = Bench(name, spec, json.loads(recipe), kept, left_out)
+    chosen = min(fitting, key=rank)
+    recipe = json.loads(chosen)
+    left_out: Counter[str] = Counter()
+    for text, others in by_recipe.items():
+        if text != chosen:
+            left_out[why_left_out(json.loads(text), recipe)] += len(others)
+    kept = _of_one_version(by_recipe[chosen], left_out)
+    bench = Bench(name, spec, recipe, kept, left_out)
     for method in {record.method for record in kept}:
         bench.candidates(method)  # so that what is left out has been counted
     return bench
+
+
+def _of_one_version(records: list[Record], left_out: Counter[str]) -> list[Record]:
+    """Of every method the version that most runs are of, the newest of equals; counts the others."""
+    runs = Counter((record.method, named(version_of(record))) for record in records)
+    chosen: dict[str, str] = {}
+    for (method, name), _ in sorted(runs.items(), key=lambda item: (item[1], len(item[0][1]), item[0])):
+        chosen[method] = name  # the last is of most runs; version=10 is after version=9
+    for (method, name), number in runs.items():
+        if name != chosen[method]:
+            left_out[f"of {method} with {name}"] += number
+    return [record for record in records if named(version_of(record)) == chosen[record.method]]
 
 
 def task_names(records: Iterable[Record]) -> list[str]:

@@ -245,3 +245,5 @@ def unpack(
 
     added, kept = records.unpack(file, runs)
     say(f"{added} runs added to {runs}, {kept} were there")
+    if older := sum(record.older for record in records.load(file)):
+        say(f"{older} of them are older records, which tables show, but from which no bench goes on")

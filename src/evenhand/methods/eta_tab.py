@@ -12,8 +12,10 @@ from evenhand.core.rebalance import rebalance
 from evenhand.training.augment import ETA
 from evenhand.training.batches import Transform
 from evenhand.training.data import Batch, Split
+from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
+VERSION = 1
 GRID: dict[str, list[Any]] = {}
 COST = 2.0  # the repeated set has at most 2 N samples
 
@@ -33,6 +35,7 @@ def changing_copies(rows: Split, seed: int, device: torch.device, *, once: bool)
     copies = rows.copies.to(device)
     drawn = ETA.sample(len(rows), torch.Generator().manual_seed(seed), device)
 
+    @separable
     def transform(x: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
         changed = ETA.apply(x, drawn[batch.row]) if once else ETA(x, generator)
         return torch.where(copies[batch.row].view(-1, 1, 1, 1), changed, x)

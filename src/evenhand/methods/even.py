@@ -15,8 +15,10 @@ from evenhand.core.rebalance import rebalance
 from evenhand.core.summary import summarise
 from evenhand.methods.tab import even_chances
 from evenhand.training.data import Batch
+from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
+VERSION = 4
 GRID: dict[str, list[Any]] = {}
 COST = 2.0  # the repeated set has at most 2 N samples
 Q = 0.7  # of the generalised cross-entropy, as in the papers that introduced it and used it to seek bias
@@ -71,6 +73,7 @@ def train(
     ).model
 
 
+@separable
 def generalised_cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     """(1 - p^q) / q of the probability p of the label: a sample's gradient is p^q times cross-entropy's.
 

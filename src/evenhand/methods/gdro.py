@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from evenhand.training.data import Batch
 from evenhand.training.run import Run
 
-NEEDS_GROUPS = True
+VERSION = 1
+NEEDS_GROUPS = "train"
 GRID = {"lr": [1e-3, 1e-4], "weight_decay": [0.0, 1e-4, 1e-2, 1.0]}
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from evenhand.core.rebalance import Balanced
 from evenhand.training.run import Run
 
+VERSION = 1
 GRID: dict[str, list[Any]] = {
     "identifier_epochs": [1, 5, 10, 25, 50],
     "upweight": [10, 25, 50, 100, "ratio"],

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from evenhand.training.data import Batch
 from evenhand.training.run import Run
 
+VERSION = 1
 GRID = {"q": [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]}
 COST = 2.0  # two nets
 

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evenhand.training.batches import Transform
+from evenhand.training.objective import separable
 from evenhand.training.run import Run
 from evenhand.training.saliency import saliency
 
+VERSION = 1
 GRID = {"threshold": [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0]}
 COST = 0.05  # saliency maps and one epoch, on top of ERM
 
@@ -46,7 +48,7 @@ def train(
 def masking_by(maps: np.ndarray, threshold: float, device: torch.device) -> Transform:
     """Mask every image by its own map, (samples, height, width) on the device."""
     on_device = torch.from_numpy(np.array(maps)).to(device)
-    return lambda x, batch, generator: masked(x, on_device[batch.index], threshold)
+    return separable(lambda x, batch, generator: masked(x, on_device[batch.index], threshold))
 
 
 def masked(x: Tensor, maps: Tensor, threshold: float) -> Tensor:

@@ -11,6 +11,7 @@ from evenhand.core.partition import partition
 from evenhand.core.rebalance import rebalance
 from evenhand.training.run import Run
 
+VERSION = 1
 GRID: dict[str, list[Any]] = {}
 COST = 2.0  # the repeated set has at most 2 N samples
 

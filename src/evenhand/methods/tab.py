@@ -12,6 +12,7 @@ from evenhand.core.rebalance import rebalance, sample_weights
 from evenhand.core.summary import summarise
 from evenhand.training.run import Run
 
+VERSION = 1
 GRID: dict[str, list[Any]] = {}
 COST = 2.0  # the repeated set has at most 2 N samples
 

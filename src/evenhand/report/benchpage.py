@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.bench.grids import method_module
+from evenhand.bench.grids import is_told_groups
 from evenhand.bench.result import result
 from evenhand.bench.select import Bench, gather, rule, select
 from evenhand.core.metrics import Mean
@@ -99,7 +99,7 @@ def failed_runs(study: Study) -> list[str]:
 
 def lead(bench: Bench) -> str:
     """Which of the methods that are told no groups has the best worst group; empty where it is alone."""
-    free = [name for name in bench.methods if not getattr(method_module(name), "NEEDS_GROUPS", False)]
+    free = [name for name in bench.methods if not is_told_groups(name)]
     ordered = sorted((result(bench, name) for name in free), key=lambda each: -each.wga.mean)
     if len(ordered) < 2:
         return ""
@@ -161,7 +161,7 @@ def _method(title: str, variants: Sequence[Variant], command: Callable[[Record],
 def _settings(record: Record) -> dict[str, Any]:
     config = record.config
     recipe = config.get("full_recipe") or config.get("recipe", {})
-    return {**recipe, **config.get("hyperparameters", {}), **config.get("versions", {})}
+    return {**recipe, **config.get("hyperparameters", {}), **record.made_with, **config.get("versions", {})}
 
 
 def _small(

@@ -29,7 +29,8 @@ def _recipe(record: Record, task: Task | None) -> dict[str, Any]:
     can say which ones the task sets by itself.
     """
     full = dict(record.config.get("full_recipe") or record.config.get("recipe", {}))
-    full.pop("compile", None)  # never changes a result
+    if record.older:
+        full.pop("compile", None)
     if _device(record) == "cpu" and full.get("precision") == "fp32":
         full.pop("precision")  # what `auto` gives there
     if task is None:
@@ -38,6 +39,8 @@ def _recipe(record: Record, task: Task | None) -> dict[str, Any]:
 
 
 def _device(record: Record) -> str:
+    if not record.older:
+        return str(record.made_with["device"])
     return "cpu" if record.config.get("versions", {}).get("device", "cpu") == "cpu" else "cuda"
 
 

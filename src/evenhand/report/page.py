@@ -43,6 +43,7 @@ class View:
     """All that the template shows of one study."""
 
     name: str  # identifier in the page
+    title: str  # the task, marked where it is of older records and others are of newer ones
     study: Study
     story: Story
     rows: list[tuple[Row, list[Row]]]
@@ -103,7 +104,11 @@ def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
     found = studies(records)
     bench = benchpage.view(records) if any(map(benchpage.is_bench, found)) else None
     budget = THUMBNAILS // len(found)
-    views = [_view(study, f"s{i}", load_task, budget, bench is None) for i, study in enumerate(found)]
+    mark = ", older records" if len({study.older for study in found}) > 1 else ""
+    views = [
+        _view(study, f"s{i}", mark if study.older else "", load_task, budget, bench is None)
+        for i, study in enumerate(found)
+    ]
     style, script = (document.resource(name) for name in ("page.css", "page.js"))
     return (
         document.environment()
@@ -121,7 +126,7 @@ def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
     )
 
 
-def _view(whole: Study, name: str, load_task: TaskLoader, budget: int, alone: bool) -> View:
+def _view(whole: Study, name: str, mark: str, load_task: TaskLoader, budget: int, alone: bool) -> View:
     """`alone`: there is no bench above that says which runs failed."""
     study = benchpage.selected(whole)
     shown = study.found or study.records[0]
@@ -129,6 +134,7 @@ def _view(whole: Study, name: str, load_task: TaskLoader, budget: int, alone: bo
     drawn, more = curves.curves(study, name)
     return View(
         name=name,
+        title=study.task + mark,
         study=study,
         story=story.tell(study),
         rows=comparison.rows(study),
@@ -165,6 +171,7 @@ def _done(study: Study, record: Record, task: Task | None) -> Done:
         settings={
             **(config.get("full_recipe") or config.get("recipe", {})),
             **config.get("hyperparameters", {}),
+            **record.made_with,
         },
         versions=dict(config.get("versions", {})),
     )

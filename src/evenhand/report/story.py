@@ -49,6 +49,8 @@ def tell(study: Study) -> Story:
     sentences = [*_worst_names(study), *_found(study), *_price(before, after), *_best(study)]
     if study.scored_on == "validation":
         sentences.append("There was no test set: the weights were chosen by the samples that are scored.")
+    if study.older:
+        sentences.append("These are older records: they do not say how they were computed.")
     if before is not None and after is not None:
         change = compare(before, after)
         headline = _headline(change, before, after, study.over)

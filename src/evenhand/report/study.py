@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from evenhand.bench.grids import is_told_groups
 from evenhand.training import plugins
 from evenhand.training.record import Record
 
@@ -40,7 +41,7 @@ class Variant:
 
     @property
     def needs_groups(self) -> bool:
-        return needs_groups(self.method)
+        return is_told_groups(self.method)
 
     @property
     def seeds(self) -> list[int]:
@@ -61,7 +62,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Study:
-    """The variants that were trained on the same data."""
+    """The variants that were trained on the same data; older records are a study of their own."""
 
     task: str
     spec: str
@@ -70,6 +71,11 @@ class Study:
     @property
     def records(self) -> list[Record]:
         return [record for variant in self.variants for record in variant.records]
+
+    @property
+    def older(self) -> bool:
+        """Whether these are older records, which newer ones are not compared with."""
+        return self.records[0].older
 
     @property
     def over(self) -> str:
@@ -134,9 +140,10 @@ def studies(records: Sequence[Record]) -> list[Study]:
     if not records:
         raise ValueError("a report needs at least one finished run, got none; run `evenhand demo` first")
     unique = list({record.path.resolve(): record for record in records}.values())
-    groups: dict[tuple[str, str], list[Record]] = {}
+    groups: dict[tuple[str, str, bool], list[Record]] = {}
     for record in unique:
-        groups.setdefault((record.config["task"], record.config.get("data", "")), []).append(record)
+        group = record.config["task"], record.config.get("data", ""), record.older
+        groups.setdefault(group, []).append(record)
     return [_study(group) for _, group in sorted(groups.items())]
 
 
@@ -167,7 +174,7 @@ def _rank(method: str) -> tuple[int, str]:
 
 def _settings(record: Record) -> dict[str, Any]:
     given = {**record.config.get("recipe", {}), **record.config.get("hyperparameters", {})}
-    return dict(sorted(given.items()))
+    return dict(sorted({**record.made_with, **given}.items()))
 
 
 def _telling(settings: dict[str, Any], family: list[dict[str, Any]]) -> dict[str, Any]:
@@ -187,11 +194,3 @@ def method_title(name: str) -> str:
     line = plugins.describe("evenhand.methods", "train").get(name, "")
     title = re.split(r"[:,(]", line)[0].strip()
     return title if title and len(title) <= 20 else name
-
-
-@cache
-def needs_groups(name: str) -> bool:
-    """Whether a method trains with group labels; of a user's own, which is not imported here, no."""
-    if name not in plugins.describe("evenhand.methods", "train"):
-        return False
-    return bool(getattr(plugins.load("evenhand.methods", name, "train"), "NEEDS_GROUPS", False))

@@ -193,10 +193,10 @@ class Task:
     def num_classes(self) -> int:
         return len(self.class_names)
 
-    def without_groups(self) -> Task:
-        """What a method sees unless it says NEEDS_GROUPS; the scoring weights stay."""
-        hide = {name: getattr(self, name).without_groups() for name in ("train", "val", "test")}
-        return dataclasses.replace(self, **hide)
+    def without_groups(self, but: tuple[str, ...] = ()) -> Task:
+        """What a method sees: no groups, but those of the splits that it needs; the scoring weights stay."""
+        hidden = [name for name in ("train", "val", "test") if name not in but]
+        return dataclasses.replace(self, **{name: getattr(self, name).without_groups() for name in hidden})
 
 
 def _content(split: Split) -> list[Tensor | np.ndarray | str]:

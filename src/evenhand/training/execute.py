@@ -27,6 +27,7 @@ from evenhand.training.data import Task, as_input
 from evenhand.training.dynamics import dynamics
 from evenhand.training.heap import keep_freed_memory
 from evenhand.training.identity import Identity, identify, join_ranks
+from evenhand.training.plugins import groups_needed
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_whole, set_damage_aside
 from evenhand.training.run import Run
@@ -67,9 +68,8 @@ def execute(
         # Another process may have finished it while we waited.
         if not ranks.from_first(lambda: is_whole(path)):
             ranks.from_first(lambda: set_damage_aside(path))
-            hidden = task if getattr(identity.module, "NEEDS_GROUPS", False) else task.without_groups()
             run = Run(
-                hidden,
+                task.without_groups(but=groups_needed(identity.module)),
                 identity.recipe,
                 seed=seed,
                 path=path,
@@ -80,7 +80,12 @@ def execute(
             with _threads(task, identity.recipe, where), _journal(path):
                 versions = f"evenhand {evenhand.__version__}, torch {torch.__version__}, pid {os.getpid()}"
                 journal.note("begin: %s %s seed %d on %s; %s", task.name, method, seed, where, versions)
-                journal.note("settings: %s", {**identity.settings, **identity.recipe.changed()})
+                settings = {
+                    **identity.settings,
+                    **identity.recipe.changed(),
+                    **identity.content["arithmetic"],
+                }
+                journal.note("settings: %s", settings)
                 _carry_out(run, task, identity)
     return Record(path)
 

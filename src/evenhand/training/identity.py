@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from evenhand.core import ranks
 from evenhand.training import plugins
+from evenhand.training.arithmetic import NUMERICS, Arithmetic, resolve
 from evenhand.training.data import Task, checksum
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
@@ -39,18 +41,32 @@ def identify(
     """The identity of a run; `given` are the method's settings and fields of the recipe."""
     module = plugins.load("evenhand.methods", method, "train")
     settings, changes = sort_settings(method, module, given)
-    recipe = resolve_precision((recipe or task.recipe).replace(**changes), device)
+    recipe = (recipe or task.recipe).replace(**changes)
+    arithmetic = resolve(task, recipe, device)
+    recipe = recipe.replace(precision=arithmetic.precision)
+    content = {"method": method, "hyperparameters": settings, **trained(task, recipe, arithmetic)}
+    version = plugins.version(module)
+    content["version" if isinstance(version, int) else "source"] = version
+    groups = {split: getattr(task, split).group for split in plugins.groups_needed(module)}
+    if read := {split: checksum(group) for split, group in groups.items() if group is not None}:
+        content["groups"] = read
+    return Identity(module, settings, recipe, content)
+
+
+def trained(task: Task, recipe: Recipe, arithmetic: Arithmetic) -> dict[str, Any]:
+    """What decides the numbers of a run and of each of its trainings alike."""
     content: dict[str, Any] = {
         "task": task.name,
         "data": task.checksum,
-        "method": method,
-        "hyperparameters": settings,
         "recipe": recipe.changed(),
+        "numerics": NUMERICS,
+        "arithmetic": dataclasses.asdict(arithmetic),
     }
-    sources = plugins.source(method) + plugins.source(recipe.model)
-    if sources:  # results of a user's own module are not returned after it has been edited
-        content["source"] = checksum(sources)
-    return Identity(module, settings, recipe, content)
+    if ":" in recipe.model:  # a user's own, which may have been edited
+        content["model_source"] = plugins.version(importlib.import_module(recipe.model.partition(":")[0]))
+    if weights := [split.weight for split in (task.val, task.test) if split.weight is not None]:
+        content["scoring_weights"] = checksum(*weights)
+    return content
 
 
 def sort_settings(
@@ -101,11 +117,3 @@ def join_ranks(device: str) -> torch.device:
         torch.cuda.set_device(where)
     ranks.join(gpu=where.type == "cuda")
     return where
-
-
-def resolve_precision(recipe: Recipe, device: torch.device) -> Recipe:
-    """`auto` is bf16 on a GPU that has it, fp32 elsewhere."""
-    if recipe.precision != "auto":
-        return recipe
-    fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return recipe.replace(precision="bf16" if fast else "fp32")

@@ -47,6 +47,7 @@ class Training:
         draw: Tensor | None,
         choose: Tensor | None,
         recipe: Recipe,
+        compute: str,
         seed: int,
         rules: tuple[str, ...],
         histories: Histories | None,
@@ -54,6 +55,7 @@ class Training:
     ) -> None:
         self.folder, self.stage, self.recipe, self.seed = folder, stage, recipe, seed
         self.title = stage  # for who watches
+        self.compute = compute  # as Arithmetic has it
         self.train, self.val, self.histories, self.progress = train, val, histories, progress
         self.device = train.source.device
         self.model, self.objective = sync.normalised_together(model, self.device), objective
@@ -61,7 +63,7 @@ class Training:
         if isinstance(objective, nn.Module):
             objective.to(self.device)
         for network in (self.model, objective):
-            allow_kernels(network, recipe)
+            allow_kernels(network, compute == "kernels")
         if self.device.type == "cuda":
             for parameter in self._parameters():
                 if parameter.ndim == 4:
@@ -168,6 +170,7 @@ class Training:
             self.model,
             self.recipe,
             self.device,
+            compiled=self.compute == "compiled",
             steps=steps,
             resident=self.train.source.resident,
             known=self.train.task.make_model is None and ":" not in self.recipe.model,
@@ -216,21 +219,23 @@ class Training:
         batches = self.train(rows, generator, [piece.length for piece in slices])
         self.optimizer.zero_grad(set_to_none=True)
         for batch, piece in zip(batches, slices, strict=True):
-            self._tap.begin()
+            self._tap.begin(batch.x)
             with autocast(self.recipe, self.device):
                 loss = self.objective(self._tap, batch)
             (loss * piece.share).backward()  # type: ignore[no-untyped-call]
             if piece.last:
                 self._update(piece.batch)
             with torch.no_grad():
-                correct = self._tap.logits.argmax(1) == batch.y
+                logits = self._tap.logits(recorded=self.histories is not None)
+                correct = logits.argmax(1) == batch.y
                 total += loss.detach() * (piece.length / piece.copies)
                 hits += correct.sum() / piece.copies
                 if self.histories is not None:
                     if not self.recipe.clean_losses:
-                        losses = F.cross_entropy(self._tap.logits.float(), batch.y, reduction="none")
+                        losses = F.cross_entropy(logits.float(), batch.y, reduction="none")
                         self.histories.losses.record(batch.index, losses, later=True)  # `total` tells
                     self.histories.hits.record(batch.index, correct, later=True)
+        self._tap.begin(None)  # the batch's memory is for the evaluation
         if self.histories is not None:
             self.histories.fetch()  # while the device still works
         total, hits = ranks.add(torch.stack([total, hits]))

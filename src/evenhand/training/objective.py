@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -11,31 +11,80 @@ from torch.nn import functional as F
 from evenhand.training.data import Batch
 
 Objective = Callable[[Any, Batch], Tensor]  # (model, batch) -> scalar loss; one with state is an nn.Module
+VERSION = 1  # of the objectives here; part of the keys of trainings that minimise one
+T = TypeVar("T")
 
 
+def separable(declared: T) -> T:
+    """Declare that an objective or a transform treats every sample by itself, so that batches may be cut.
+
+    Of an objective: the loss of a batch is the mean over its samples of something that depends on that
+    sample alone. Of a transform: each sample is changed by itself. The engine then may cut a batch into
+    slices and share it out among ranks. What does not declare it gets whole batches.
+
+    It decorates a function or a class; an `nn.Module` may instead set the class attribute `separable = True`.
+
+    >>> is_separable(separable(lambda model, batch: model(batch.x).mean())), is_separable(print)
+    (True, False)
+    """
+    declared.separable = True  # type: ignore[attr-defined]
+    return declared
+
+
+def is_separable(objective: object) -> bool:
+    """Whether an objective or a transform has declared that batches may be cut."""
+    return getattr(objective, "separable", False) is True
+
+
+@separable
 def cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     """The objective of empirical risk minimisation."""
     return F.cross_entropy(model(batch.x), batch.y)
 
 
 class Tap:
-    """The model as an objective sees it; remembers the logits, so that losses are recorded for free."""
+    """The model as an objective sees it; keeps the batch's outputs, so that losses are recorded for free.
+
+    An objective may call the model several times. The outputs that count are those of the last pass whose
+    input is the tensor `batch.x` itself.
+    """
 
     def __init__(self, model: nn.Module, fast: Callable[[Tensor], Tensor], batch_size: int) -> None:
         self._model, self._fast, self._batch_size = model, fast, batch_size
-        self._fresh = True
-        self.logits: Tensor
+        self.begin(None)
 
-    def begin(self) -> None:
-        """A new step: the outputs of the last one are no longer needed."""
-        self._fresh = True
+    def begin(self, x: Tensor | None) -> None:
+        """Begin a step with this `batch.x`; the outputs of the last step are no longer needed."""
+        self._x, self._fresh = x, True
+        self._outputs: Tensor | None = None  # of the last pass of batch.x
+        self._as_many: Tensor | None = None  # of the last pass of as many other rows
 
     def __call__(self, x: Tensor) -> Tensor:
         # The fast way is made for full batches, so that a small last batch never compiles anew, and for one
         # call a step, because the next would overwrite its outputs.
         fast = self._fresh and len(x) == self._batch_size and self._model.training
-        self.logits, self._fresh = (self._fast if fast else self._model)(x), False
-        return self.logits
+        outputs, self._fresh = (self._fast if fast else self._model)(x), False
+        if x is self._x:
+            self._outputs = outputs
+        elif self._x is not None and len(x) == len(self._x):
+            self._as_many = outputs
+        return outputs
+
+    def logits(self, *, recorded: bool) -> Tensor:
+        """The outputs for the samples of the batch, (batch, classes).
+
+        A training that is not `recorded` only counts correct samples. Where `batch.x` did not pass, it takes
+        the last pass of as many rows, such as another view of them.
+        """
+        found = self._outputs if recorded or self._outputs is not None else self._as_many
+        if found is None:
+            wanted = "losses are recorded" if recorded else "training accuracy is counted"
+            raise ValueError(
+                f"{wanted}, but it is not known which outputs are the batch's, because the objective never "
+                "calls model(batch.x); call it once, under torch.no_grad() if it is not trained on"
+                + (", or fit without record" if recorded else "")
+            )
+        return found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

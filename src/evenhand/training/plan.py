@@ -13,10 +13,12 @@ import numpy as np
 from torch import Tensor, nn
 
 from evenhand.core import ranks
+from evenhand.training.arithmetic import Arithmetic
 from evenhand.training.batches import Transform
 from evenhand.training.data import Split, checksum
 from evenhand.training.histories import Histories
-from evenhand.training.objective import Objective
+from evenhand.training.objective import Objective, is_separable
+from evenhand.training.plugins import definition
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import Damaged
 
@@ -87,27 +89,33 @@ class Plan:
     stop: str | int
     start: Fit | None
     recipe: Recipe
+    arithmetic: Arithmetic
     shared: bool
     recorded: bool
     salt: int = 0  # of the weights it begins with
 
-    def means(self) -> bool:
-        """Whether the loss of a batch is surely the mean over its samples, so that it may be cut."""
-        used = [self.objective] if self.transform is None else [self.objective, self.transform]
-        ours = all((getattr(each, "__module__", "") or "").startswith("evenhand.") for each in used)
-        return ours and not isinstance(self.objective, nn.Module)
+    @property
+    def needs_whole_batches(self) -> str:
+        """What does not declare that a batch may be cut, in words; empty where both do."""
+        used = {"objective": self.objective, "transform": self.transform}
+        for kind, each in used.items():
+            if each is not None and not is_separable(each):
+                return f"the {kind} {getattr(each, '__qualname__', type(each).__qualname__)}"
+        return ""
 
-    def by_name(self, data: object) -> str | None:
-        """The objective's name, where it and `dependencies` say all of what makes this training from `data`.
+    def is_named(self, data: object) -> bool:
+        """Whether `dependencies` say all of what makes this training from `data`.
 
-        Only of functions of this package, which mean the same whenever they are named: a user's may change,
-        and a transform, a dataset, or where another training stood, may be anything.
+        Only of functions of this package, which mean the same whenever they are named. What a user's needs, a
+        transform, a dataset, or where another training stood, may be anything.
         """
         module = getattr(self.objective, "__module__", "") or ""
         name = getattr(self.objective, "__qualname__", "")
-        ours = module.startswith("evenhand.") and vars(sys.modules[module]).get(name) is self.objective
+        ours = (
+            module.startswith("evenhand.") and getattr(sys.modules.get(module), name, None) is self.objective
+        )
         plain = self.transform is None and self.start is None and self.split.x is data
-        return f"{module}.{name}" if ours and plain and isinstance(data, (Tensor, np.ndarray)) else None
+        return ours and plain and isinstance(data, (Tensor, np.ndarray))
 
     @property
     def snapshot(self) -> str:
@@ -123,10 +131,12 @@ class Plan:
         return not self.recorded or ranks.from_first(lambda: Histories.whole(folder, epochs, sums))
 
     def dependencies(self) -> dict[str, Any]:
-        """What a training that is not plain ERM depends on, besides its objective and transform."""
+        """What a training that is not plain ERM depends on, besides what its transform or objective holds."""
         rows = (self.split.index, self.split.rows, self.split.copies, self.split.y)
         return {
             "rows": checksum(*rows),
+            "groups": "" if self.split.group is None else checksum(self.split.group),
+            "transform": "" if self.transform is None else definition(self.transform),
             "draw": "" if self.draw is None else checksum(self.draw),
             "choose": "" if self.choose is None else checksum(self.choose),
             "start": "" if self.start is None else f"{self.start.folder.name}@{self.start.epochs}",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import hashlib
 import importlib
 import inspect
+import sys
 import traceback
 import types
 import typing
@@ -68,15 +70,48 @@ def keywords(function: Any) -> dict[str, Any]:
     }
 
 
-def source(name: str) -> str:
-    """The text of a user's own module, which is part of what its results depend on; empty for ours.
+def groups_needed(module: ModuleType | None) -> tuple[str, ...]:
+    """The splits whose groups a method sees: what its NEEDS_GROUPS says, of "train" and "val".
 
-    `name` is a dotted path, or "package.module:function".
+    >>> groups_needed(None)
+    ()
     """
-    module = name.partition(":")[0]
-    if "." not in name and ":" not in name:
-        return ""
-    return inspect.getsource(importlib.import_module(module))
+    said = getattr(module, "NEEDS_GROUPS", False)
+    both = ("train", "val")
+    known = {"False": (), "train": both[:1], "val": both[1:], "both": both, "True": both}
+    if str(said) not in known:
+        raise ValueError(f"NEEDS_GROUPS of a method must be 'train', 'val' or 'both', got {said!r}")
+    return known[str(said)]
+
+
+def version(module: ModuleType | None) -> int | str:
+    """What a module's results depend on: the VERSION of one of ours, the checksum of a user's text.
+
+    Renames and prose change no VERSION. It is raised when the module's numbers change. The text of a module
+    that has none, such as a notebook, is empty.
+    """
+    number = getattr(module, "VERSION", None)
+    if isinstance(number, int) and module is not None and module.__name__.startswith("evenhand."):
+        return number
+    try:
+        text = inspect.getsource(module) if module is not None else ""
+    except (OSError, TypeError):
+        text = ""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def definition(thing: object) -> dict[str, int | str]:
+    """The name of a function, or of an object's class, and the version of its module.
+
+    >>> definition(definition)["name"]
+    'evenhand.training.plugins.definition'
+    """
+    thing = thing.func if isinstance(thing, functools.partial) else thing
+    named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
+    return {
+        "name": f"{named.__module__}.{named.__qualname__}",
+        "version": version(sys.modules.get(named.__module__)),
+    }
 
 
 def check_values(function: Any, values: dict[str, Any], owner: str) -> dict[str, Any]:

@@ -17,37 +17,38 @@ from evenhand.training.recipe import Recipe
 
 Forward = Callable[[Tensor], Tensor]
 GRAPH = 200  # steps from which capturing, about a second, pays
-COMPILE = 3000  # and compiling, half a minute once a process, which pays over several trainings
 
 
 def quickest(
-    model: nn.Module, recipe: Recipe, device: torch.device, *, steps: int, resident: bool, known: bool
+    model: nn.Module,
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    compiled: bool,
+    steps: int,
+    resident: bool,
+    known: bool,
 ) -> Forward:
     """The model's forward pass for batches of one size, each followed by its backward pass.
 
-    `steps`: how many a whole training may take, and never how many are left, so that a continued training
-    does the same arithmetic. `resident`: no thread fetches data meanwhile, which capturing does not bear.
-    `known`: a network of ours or torchvision's; what a user's does in Python, a graph would do once.
+    `compiled`: as the arithmetic was resolved. `steps`: how many a whole training may take. `resident`: no
+    thread fetches data meanwhile, which capturing does not bear. `known`: a network of ours or torchvision's;
+    what a user's does in Python, a graph would do once.
     """
-    asked, gpu = recipe.compile == "on", device.type == "cuda"
-    if recipe.compile == "off" or not (asked or gpu):
-        return model
     # What torch.compile makes of a network moves less memory, but still launches hundreds of kernels a step.
-    # For the CNN there are kernels of our own.
-    forward: Any = model
-    if not (gpu and isinstance(model, CNN)) and (asked or steps > COMPILE):
-        forward = torch.compile(model, dynamic=False)
+    forward: Any = torch.compile(model, dynamic=False) if compiled else model
     # The parts of a batch would share the gradients' memory, and ranks talk to each other within a step.
     alone = recipe.slices == 1 and ranks.count() == 1
-    graph = gpu and alone and known and resident and (asked or steps > GRAPH)
+    pays = recipe.compile == "on" or (recipe.compile == "auto" and steps > GRAPH)
+    graph = device.type == "cuda" and alone and known and resident and pays
     return Graphed(forward, recipe) if graph else forward
 
 
-def allow_kernels(module: object, recipe: Recipe) -> None:
-    """Whether networks in a module may use kernels of our own, as the recipe says."""
+def allow_kernels(module: object, allowed: bool) -> None:
+    """Whether networks in a module may use kernels of our own."""
     for part in module.modules() if isinstance(module, nn.Module) else ():
         if isinstance(part, CNN):
-            part.kernels = recipe.compile != "off"
+            part.kernels = allowed
 
 
 class Graphed:

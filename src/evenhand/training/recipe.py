@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Precision = Literal["auto", "fp32", "bf16"]
+RESOLVED = ("slices", "precision", "compile")  # fields of which only what they resolve to is in a key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +15,8 @@ class Recipe:
     """The settings of one training; a task's own recipe starts from the paper's appendix.
 
     Only values that differ from the defaults below enter a run's key, so adding a field with a default
-    that keeps today's behaviour never orphans old records.
+    that keeps today's behaviour never orphans old records. `slices`, `precision` and `compile` enter it as
+    they are resolved (arithmetic.py).
 
     >>> Recipe(epochs=20).changed()
     {'epochs': 20}
@@ -49,8 +51,8 @@ class Recipe:
 
     augment: bool = True  # the task's own training augmentation
     clean_losses: bool = False  # record losses in a pass of their own after each epoch, in evaluation mode
-    precision: Precision = "auto"  # resolved before hashing: bf16 on a GPU, fp32 elsewhere
-    compile: Literal["auto", "on", "off"] = "auto"  # changes rounding only, as a device does: not in the key
+    precision: Precision = "auto"  # bf16 on a GPU, fp32 elsewhere
+    compile: Literal["auto", "on", "off"] = "auto"  # torch.compile for long trainings on a GPU; our kernels
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -93,9 +95,9 @@ class Recipe:
         return dataclasses.replace(self, **changes)
 
     def changed(self) -> dict[str, Any]:
-        """The fields that differ from the defaults, without those that never change a result."""
+        """The fields that differ from the defaults, without those that the arithmetic resolves."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name != "compile" and getattr(self, field.name) != field.default
+            if field.name not in RESOLVED and getattr(self, field.name) != field.default
         }

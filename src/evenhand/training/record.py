@@ -17,7 +17,7 @@ import numpy as np
 from evenhand.core.arrays import read_array, read_arrays
 from evenhand.core.partition import Partition
 from evenhand.training import seal
-from evenhand.training.shape import CONFIG, EPOCH, METRICS, TIMING, Shape, misshapen
+from evenhand.training.shape import COMPUTED, CONFIG, EPOCH, METRICS, TIMING, Shape, misshapen
 from evenhand.training.store import Damaged, read_json, set_aside
 
 
@@ -41,8 +41,24 @@ class Record:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Task, data checksum, method, hyperparameters, recipe, seed, stages; versions."""
+        """Task, data checksum, method, hyperparameters, recipe, arithmetic, seed, stages; versions."""
         return read_shaped(self.file("config.json"), CONFIG, "the settings of a run")
+
+    @cached_property
+    def older(self) -> bool:
+        """Whether the record does not say how it was computed, as those of earlier versions do not.
+
+        Such records are read and shown, but never returned for a new run nor averaged with newer ones.
+        """
+        return bool(misshapen(self.config, COMPUTED))
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """How and by which version it was computed; records that differ in this are not averaged."""
+        if self.older:
+            return {}
+        names = ("numerics", "version", "source", "model_source")
+        return {**self.config["arithmetic"], **{n: self.config[n] for n in names if n in self.config}}
 
     @cached_property
     def metrics(self) -> dict[str, Any]:

@@ -17,14 +17,17 @@ from evenhand.core import ranks
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced
 from evenhand.training import journal, plugins, progress, sync
+from evenhand.training.arithmetic import num_steps, resolve
 from evenhand.training.batches import Batches, Source, Transform
-from evenhand.training.data import Batch, Split, Task, as_input, checksum
+from evenhand.training.data import Batch, Split, Task, as_input
 from evenhand.training.evaluation import logits
 from evenhand.training.histories import Histories
+from evenhand.training.identity import trained
 from evenhand.training.loop import Training
-from evenhand.training.models import CNN, make_model
+from evenhand.training.models import make_model
 from evenhand.training.objective import Objective, cross_entropy
 from evenhand.training.plan import Fit, Plan
+from evenhand.training.quick import allow_kernels
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
 from evenhand.training.store import Damaged, claim_together, is_sealed, keep_curve, load_for_all, write_sealed
@@ -48,7 +51,9 @@ class Run:
         device: torch.device,
         show: progress.Silent | None = None,
     ) -> None:
-        self.task, self.recipe, self.seed, self.path, self.device = task, recipe, seed, path, device
+        self.arithmetic = resolve(task, recipe, device)
+        self.recipe = recipe.replace(precision=self.arithmetic.precision)
+        self.task, self.seed, self.path, self.device = task, seed, path, device
         # Histories are indexed by position in the training set, whatever the split was taken from.
         self.train = dataclasses.replace(task.train, index=torch.arange(len(task.train)))
         self.val = task.val
@@ -66,15 +71,18 @@ class Run:
 
     def make_model(self, salt: int = 0) -> nn.Module:
         """A fresh model; the same initial weights in every stage of a run, others with another salt."""
-        seed = self.seed * 1000 + salt
+        seed, recipe = self.seed * 1000 + salt, self.recipe
         if self.task.make_model is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
-                return self.task.make_model()
-        shape, recipe = tuple(as_input(self.train.x[int(self.train.rows[0])]).shape), self.recipe
-        return make_model(
-            recipe.model, shape=shape, num_classes=self.num_classes, weights=recipe.weights, seed=seed
-        )
+                model = self.task.make_model()
+        else:
+            shape = tuple(as_input(self.train.x[int(self.train.rows[0])]).shape)
+            model = make_model(
+                recipe.model, shape=shape, num_classes=self.num_classes, weights=recipe.weights, seed=seed
+            )
+        allow_kernels(model, self.arithmetic.compute == "kernels")
+        return model
 
     def fit(
         self,
@@ -101,25 +109,18 @@ class Run:
         weights and optimiser; `again`: where nothing was learned, begin again with other weights, twice at
         most.
 
-        A training that none of the arguments above changes is plain ERM. It is recorded, and every method
-        that asks for the same stage shares it: each takes its snapshot where its own rule stops. One of the
-        same data, with an objective function of this package and no transform, is shared by runs that ask
-        for the same rows of them.
+        A training that none of the arguments above changes is plain ERM. It is recorded, sees no groups, and
+        every method that asks for the same stage shares it: each takes its snapshot where its own rule stops.
+        One of the same data, with an objective function of this package and no transform, is shared by runs
+        that ask for the same rows of them.
         """
         if isinstance(stop, str) and stop not in ("val", "train"):
             raise ValueError(f"stop must be 'val', 'train' or a number of epochs, got {stop!r}")
-        changes = (
-            split,
-            objective,
-            transform,
-            draw,
-            choose,
-            start,
-        )  # the recipe is part of all keys
-        shared = all(change is None for change in changes)
+        # The recipe is part of all keys.
+        shared = all(change is None for change in (split, objective, transform, draw, choose, start))
         plan = Plan(
             stage=stage,
-            split=self.train if split is None else split,
+            split=self.train.without_groups() if shared else self.train if split is None else split,
             objective=objective or cross_entropy,
             transform=transform,
             draw=None if draw is None else torch.as_tensor(draw),
@@ -127,9 +128,14 @@ class Run:
             stop=stop,
             start=start,
             recipe=recipe or self.recipe,
+            arithmetic=resolve(
+                self.task, recipe or self.recipe, self.device, steps=num_steps(self.task, self.recipe)
+            ),
             shared=shared,
             recorded=record or shared,
         )
+        if plan.needs_whole_batches:
+            plan = dataclasses.replace(plan, arithmetic=dataclasses.replace(plan.arithmetic, slices=1))
         fit = self._fit(plan)
         while again and start is None and plan.salt < 2 and fit.accuracy <= chance(plan.split.y):
             journal.note("%s: learned nothing, and begins again with other weights", stage)
@@ -169,7 +175,7 @@ class Run:
 
     def _fit(self, plan: Plan) -> Fit:
         folder = self._stage_folder(plan)
-        sync.check_stage(plan.stage, folder.name, plan.objective, plan.recipe.slices)
+        sync.check_stage(plan.stage, folder.name, plan.needs_whole_batches, plan.recipe.slices)
         used = (plan.objective, plan.transform)
         if self._used.setdefault(folder, used) != used:
             raise ValueError(
@@ -180,14 +186,12 @@ class Run:
         return Fit(folder, epochs, seconds, lambda: self._read(plan, folder))
 
     def _stage_folder(self, plan: Plan) -> Path:
-        content: dict[str, Any] = {"task": self.task.name, "data": self.task.checksum, "stage": plan.stage}
-        content["recipe"] = plan.recipe.changed()
-        if model := plugins.source(plan.recipe.model):  # a user's own, which may have been edited
-            content["model"] = checksum(model)
+        content = {**trained(self.task, plan.recipe, plan.arithmetic), "stage": plan.stage}
+        content["objective"] = plugins.definition(plan.objective)
         if not plan.shared:
-            name = plan.by_name(self.task.train.x) if self.val is self.task.val else None
-            owner = {"run": self._identity} if name is None else {"objective": name}
-            content.update(owner, **plan.dependencies())
+            content.update(plan.dependencies())
+        if self.val is not self.task.val or not (plan.shared or plan.is_named(self.task.train.x)):
+            content["run"] = self._identity
         return self.path.parent.parent / "stages" / f"{key_of(content)}-s{self.seed}"
 
     def _reach(self, plan: Plan, folder: Path) -> tuple[int, float]:
@@ -230,16 +234,13 @@ class Run:
         return model.to(self.device).eval(), state
 
     def _training(self, plan: Plan, folder: Path) -> Training:
-        recipe = plan.recipe
+        resolved = plan.arithmetic
+        recipe = plan.recipe.replace(precision=resolved.precision, slices=resolved.slices)
         rules = ("val", "train") if plan.shared else (plan.stop,) if isinstance(plan.stop, str) else ()
-        model = self.make_model(plan.salt)
-        ours = type(model) is CNN and self.task.make_model is None and plan.means()
-        if ours and self.device.type == "cpu" and recipe.slices == 1 and recipe.compile != "on":
-            recipe = recipe.replace(slices=2)  # so that two ranks have the bits of one process
         training = Training(
             folder,
             stage=plan.stage,
-            model=model,
+            model=self.make_model(plan.salt),
             objective=plan.objective,
             train=self._batches(
                 plan.split, recipe.batch_size, transform=plan.transform, augment=recipe.augment
@@ -248,6 +249,7 @@ class Run:
             draw=plan.draw,
             choose=plan.choose,
             recipe=recipe,
+            compute=resolved.compute,
             seed=self.seed,
             rules=rules,
             histories=Histories.open(folder, len(self.train), len(self.val)) if plan.recorded else None,

@@ -36,6 +36,11 @@ CONFIG = {
     "recipe": {str: object},
     "stages": {str: {"folder": str, "epochs": int}},
 }
+# What a config also has, unless it is of an earlier version.
+COMPUTED = {
+    "numerics": int,
+    "arithmetic": {"device": str, "precision": str, "compute": str, "slices": int},
+}
 TIMING = {"seconds": NUMBER, "stages": {str: NUMBER}, "unshared": NUMBER}
 EPOCH = {"epoch": int, "loss": NUMBER, "accuracy": NUMBER, "val_accuracy": (None, NUMBER)}
 INPUTS = {

@@ -84,21 +84,22 @@ def copy_from_first(module: nn.Module) -> None:
         ranks.copy_from_first(value)
 
 
-def check_stage(stage: str, folder: str, objective: Any, num_slices: int) -> None:
-    """Refuse what cannot be trained in slices, or by several ranks together."""
+def check_stage(stage: str, folder: str, needs_whole_batches: str, num_slices: int) -> None:
+    """Refuse what cannot be trained in slices, or by several ranks together.
+
+    `needs_whole_batches`: the objective or transform that does, in words, or nothing.
+    """
     if max(ranks.count(), num_slices) == 1:
         return
     if num_slices > 1 and num_slices % ranks.count():
         raise ValueError(
             f"slices must be 1 or a multiple of the number of ranks, {ranks.count()}, got {num_slices}"
         )
-    if isinstance(objective, nn.Module) and any(
-        True for _ in (*objective.parameters(), *objective.buffers())
-    ):
+    if needs_whole_batches:
         raise ValueError(
-            f"the objective {type(objective).__name__} keeps something from batch to batch, so it must see "
-            f"whole batches, but they are cut into {max(ranks.count(), num_slices)} slices; "
-            "run it without torchrun and with slices=1"
+            f"{needs_whole_batches} does not declare that batches may be cut, but they are cut into "
+            f"{max(ranks.count(), num_slices)} slices; run it without torchrun and with slices=1, or, if it "
+            "treats every sample by itself, decorate it with evenhand.separable"
         )
     expected = ranks.from_first(lambda: folder)
     if folder != expected:

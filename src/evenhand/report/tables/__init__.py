@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from evenhand.bench.select import Bench, gather, task_names
@@ -10,7 +11,7 @@ from evenhand.report import paper
 from evenhand.report.table import Table
 from evenhand.report.tables.compare import table_compare
 from evenhand.report.tables.facts import table_datasets, table_methods
-from evenhand.report.tables.notes import Failure, failures
+from evenhand.report.tables.notes import Failure, failures, older
 from evenhand.report.tables.results import table_one, table_two
 from evenhand.report.tables.search import table_cost, table_selected
 from evenhand.training.record import Record
@@ -24,6 +25,7 @@ NAMES = {
     "cost": "time of the longest run and of the whole search",
     "compare": "every method with every setting that was run, seed by seed against TAB or another",
 }
+OF_TASKS = {"1": table_one, "selected": table_selected, "cost": table_cost}
 __all__ = ["NAMES", "Failure", "check", "failures", "make", "make_benches"]
 
 
@@ -51,11 +53,10 @@ def make(
         found = {bench.spec: bench for bench in make_benches(records, ())} if records else {}
         return table_datasets(list(wanted) or list(found) or list(paper.TASKS), list(found.values()), root)
     benches = make_benches(records, wanted)
-    if name == "2":
-        return table_two(benches, by)
     if name == "compare":
         return table_compare(benches, records, root, against)
-    return {"1": table_one, "selected": table_selected, "cost": table_cost}[name](benches, by, failed)
+    made = table_two(benches, by) if name == "2" else OF_TASKS[name](benches, by, failed)
+    return replace(made, notes=[*made.notes, *older([r for bench in benches for r in bench.records])])
 
 
 def check(name: str) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from evenhand.bench.grids import PAIR, named, task_recipe
-from evenhand.bench.recipes import base_recipe, pair_of
+from evenhand.bench.recipes import COMPUTED, base_recipe, pair_of, version_of
 from evenhand.bench.result import COLLAPSED, mean_of
 from evenhand.bench.select import Bench
 from evenhand.report.table import EMPTY, Cell, Column, Row, Section, Table, number, percents, words
 from evenhand.report.tables.bootstrap import REPLICATES, Resampled, interval_of_difference, resample
-from evenhand.report.tables.notes import other_data, told_left_out, trained_otherwise
+from evenhand.report.tables.notes import older, other_data, told_left_out, trained_otherwise
 from evenhand.training.record import Record
 
 COLUMNS = (
@@ -41,7 +41,7 @@ def table_compare(
 ) -> Table:
     """Every variant of a task's runs with its difference to the first, over the seeds that both have.
 
-    Here runs of all recipes count: where a field of these differs, it is part of a variant's name.
+    Here runs of all recipes count, however they were computed: what differs is part of a variant's name.
     `root` is the folder of the datasets, whose test labels the intervals over test samples need; `against`
     the method whose variants come first, or one variant by the name that the table gives it.
     """
@@ -58,7 +58,10 @@ def table_compare(
     if against is not None and not any(against in (name, name.split()[0]) for name in names):
         raise ValueError(f"--against must be one of {'; '.join(names)}; or its method; got {against!r}")
     sections = [_section(spec, *made, root, against or "tab") for spec, made in found.items()]
-    return Table("compare", "Variants, seed by seed", COLUMNS, sections, [how])
+    compared = [
+        record for made in found.values() for variant in made[0].values() for record in variant.values()
+    ]
+    return Table("compare", "Variants, seed by seed", COLUMNS, sections, [how, *older(compared)])
 
 
 def _variants(bench: Bench, records: Sequence[Record]) -> tuple[dict[str, Variant], list[str]]:
@@ -67,17 +70,24 @@ def _variants(bench: Bench, records: Sequence[Record]) -> tuple[dict[str, Varian
     left_out: Counter[str] = Counter()
     own = [record for record in records if record.config["task"] == bench.task]
     recipes = [base_recipe(record) for record in own]
-    fields = set().union(*recipes)
-    mixed = {key for key in fields if len({repr(recipe.get(key)) for recipe in recipes}) > 1}
+    fields, newer = set().union(*recipes), [recipe for recipe in recipes if "record" not in recipe]
+    mixed = {
+        key
+        for key in fields
+        if len({repr(recipe.get(key)) for recipe in (newer if key in COMPUTED else recipes)}) > 1
+    }
     pairs = {tuple(pair_of(record).items()) for record in own}
     shown = PAIR if len(pairs) > 1 else ()  # learning rate and weight decay, where they differ at all
+    versions = {(record.method, named(version_of(record))) for record in own if not record.older}
+    several = Counter(method for method, _ in versions)
     published = task_recipe(bench.spec)
     for record, recipe in sorted(zip(own, recipes, strict=True), key=lambda both: both[0].seed):
         pair = {key: value for key, value in pair_of(record).items() if key in shown}
-        rest = {key: recipe.get(key) for key in sorted(mixed)}
+        rest = {key: recipe[key] for key in sorted(mixed) if key in recipe}
         rest = {
             key: rest[key] for key in rest if published is None or rest[key] != getattr(published, key, None)
         }
+        rest |= version_of(record) if several[record.method] > 1 else {}
         name = named({**dict(sorted(record.config["hyperparameters"].items())), **pair, **rest})
         variant = found.setdefault(f"{record.method} {name}".strip(), {})
         if variant.setdefault(record.seed, record) is not record:

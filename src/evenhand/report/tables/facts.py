@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from evenhand import tasks
-from evenhand.bench.grids import combinations, grid_of, method_module, named, task_module
+from evenhand.bench.grids import combinations, grid_of, is_told_groups, method_module, named, task_module
 from evenhand.bench.select import Bench
 from evenhand.report import paper
 from evenhand.report.study import method_title
@@ -167,7 +167,7 @@ def _method(name: str, line: str) -> Row:
     module = method_module(name)
     grid = dict(getattr(module, "GRID", {}))
     theirs = paper.numbers()["methods"].get(name)
-    told = bool(getattr(module, "NEEDS_GROUPS", False))
+    told = is_told_groups(name)
     listed = ", ".join(theirs["hyperparameters"]) if theirs else ""
     return [
         words(name),

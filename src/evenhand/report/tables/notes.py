@@ -81,6 +81,18 @@ def other_data(records: Sequence[Record]) -> list[str]:
     return [f"Other data than the rest, by their checksums: {listed(parts)}."]
 
 
+def older(records: Sequence[Record]) -> list[str]:
+    """Which of the runs are older records, said once below a table."""
+    old, new = ({str(r.config["spec"]) for r in records if r.older is each} for each in (True, False))
+    if not old:
+        return []
+    which = "all runs" if not new else listed([f"some of {s}" if s in new else s for s in sorted(old)])
+    return [
+        f"Older records: {which}. They do not say how they were computed, nor by which version of a method. "
+        "No bench goes on from them, and no mean mixes them with newer ones."
+    ]
+
+
 def ties(bench: Bench, methods: Sequence[str], criteria: Sequence[str | None]) -> list[str]:
     """Where a criterion cannot choose; None is the paper's for the method."""
     equal: dict[str, list[str]] = {}
@@ -116,7 +128,12 @@ def command(bench: Bench, methods: Sequence[str]) -> str:
     words += ["--seeds", ",".join(str(seed) for seed in bench.seeds)]
     for name, value in recipe_changes(bench).items():
         words += ["--epochs", str(value)] if name == "epochs" else ["--set", f"{name}={_written(value)}"]
-    runs = bench.records[0].path.parents[2]
+    first = bench.records[0]
+    if not first.older:  # what is computed otherwise would not count beside these
+        compiled = str(first.config.get("full_recipe", {}).get("compile", "auto"))
+        words += ["--set", f"compile={compiled}"] if compiled != "auto" else []
+        words += ["--device", str(first.made_with["device"])]
+    runs = first.path.parents[2]
     if runs != Path("runs") and not _packed(runs):
         words += ["--runs", str(runs)]
     return shlex.join(words)

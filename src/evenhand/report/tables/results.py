@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evenhand.bench.grids import combinations, method_module, parse, task_module
+from evenhand.bench.grids import combinations, is_told_groups, parse, task_module
 from evenhand.bench.result import mean_of, result
 from evenhand.bench.select import Bench, rule
 from evenhand.core.metrics import Mean
@@ -95,7 +95,7 @@ def _place(name: str, known: list[str]) -> int:
 def _one(bench: Bench, by: str | None, failed: Sequence[Failure]) -> Section:
     methods = methods_of(bench)
     rows = [_row(bench, method, by) for method in methods]
-    told = [bool(getattr(method_module(method), "NEEDS_GROUPS", False)) for method in methods]
+    told = [is_told_groups(method) for method in methods]
     free = [row for row, privileged in zip(rows, told, strict=True) if not privileged]
     for i, column in enumerate(ONE[2:], start=2):
         if column.name != "95% interval":
