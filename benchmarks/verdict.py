@@ -102,11 +102,11 @@ def _digits(family: str, p: float, noise: float, seed: int) -> tuple[Any, np.nda
 
     from evenhand import tasks
     from evenhand.audit import networks
-    from evenhand.tasks import colour, source
+    from evenhand.tasks import colour, datasets
     from evenhand.training.progress import Silent
 
     torch.set_num_threads(1)
-    source.DATA_SEED = colour.DATA_SEED = seed
+    datasets.DATA_SEED = colour.DATA_SEED = seed
     task = tasks.load(f"{family}:p={p}")
     wrong = [np.zeros(len(task.train), dtype=bool), np.zeros(len(task.val), dtype=bool)]
     if noise:

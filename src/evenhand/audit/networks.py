@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from evenhand.audit import portable
 from evenhand.audit.evidence import PARTS, Evidence, folds
 from evenhand.core.rebalance import rebalance
-from evenhand.tasks import folder, photos, source, table
+from evenhand.tasks import cache_root, folder, photos, table
 from evenhand.tasks.images import decoded
 from evenhand.tasks.own import TRAIN, Own
 from evenhand.training import progress
@@ -243,7 +243,7 @@ class Backbone:
         """What the last layer sees of every image, (images, features) float32; computed once and kept."""
         images = decoded("audit", data.files, self.size)
         digest = checksum(self.name, self.digest, images.digest)
-        file = source.cache_root() / "features" / f"{digest}.npy"
+        file = cache_root() / "features" / f"{digest}.npy"
         if not file.is_file():
             self._compute(images.pixels, file, resolve_device(device))
         return torch.from_numpy(np.load(file, allow_pickle=False)), digest

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import re
 import types
 import typing
@@ -17,12 +18,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import platformdirs
+
 from evenhand.training import journal, plugins
 
 if TYPE_CHECKING:
     from evenhand.training.data import Task
 
-__all__ = ["describe", "load", "module", "names"]
+__all__ = ["cache_root", "data_root", "describe", "load", "module", "names"]
 
 
 def names() -> list[str]:
@@ -67,6 +70,18 @@ def load(spec: str, root: Path | str | None = None, limit: int | None = None) ->
     sizes = [len(split) for split in (task.train, task.val, task.test)]
     journal.detail("loaded %s: %d, %d and %d samples, checksum %s", spec, *sizes, task.checksum)
     return dataclasses.replace(task, name=_folder(name, changed), spec=_spec(name, changed))
+
+
+def data_root(root: Path | str | None = None) -> Path:
+    """The folder of the datasets: the argument, else `$EVENHAND_DATA`, else the user's data folder."""
+    if root is None:
+        root = os.environ.get("EVENHAND_DATA") or platformdirs.user_data_dir("evenhand")
+    return Path(root).expanduser()
+
+
+def cache_root() -> Path:
+    """The folder of unpacked and decoded images: `$EVENHAND_CACHE`, else the user's cache folder."""
+    return Path(os.environ.get("EVENHAND_CACHE") or platformdirs.user_cache_dir("evenhand")).expanduser()
 
 
 def parse(spec: str) -> tuple[str, dict[str, str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import archives, photos, source
+from evenhand.tasks import datasets, photos
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
@@ -22,7 +22,7 @@ RECIPE = Recipe(
     weight_decay=0.0,
 )
 
-SOURCE = source.Source(
+SOURCE = datasets.Source(
     folder="bar",
     needs=("train|*/train|*.tar|*.zip", "test|*/test|*.tar|*.zip"),
     size="0.6 GB",
@@ -32,7 +32,7 @@ SOURCE = source.Source(
     "(the class is the file name before its last underscore; a .tar of these folders will do)",
 )
 
-PAPER = source.Paper(
+PAPER = datasets.Paper(
     num_samples=1_552,
     num_classes=6,
     num_groups=12,
@@ -56,9 +56,9 @@ def load(root: Path | None = None, *, size: int = 224) -> Task:
 
 def listing(root: Path | None) -> photos.Listing:
     """The images of both folders, sorted by name so that the split depends on nothing else."""
-    folder = archives.folder_with("bar", SOURCE, root, "train")
+    folder = datasets.find_folder("bar", SOURCE, root, "train")
     if not (folder / "test").is_dir():
-        raise source.missing("bar", folder / "test")
+        raise datasets.missing("bar", folder / "test")
     files, y, split = [], [], []
     for part, name in ((photos.TRAIN, "train"), (photos.TEST, "test")):
         for file in sorted((folder / name).iterdir()):
@@ -68,7 +68,7 @@ def listing(root: Path | None) -> photos.Listing:
                 split.append(part)
     parts = np.array(split, dtype=np.int64)
     train = np.flatnonzero(parts == photos.TRAIN)
-    order = np.random.default_rng([source.DATA_SEED, 0]).permutation(train)
+    order = np.random.default_rng([datasets.DATA_SEED, 0]).permutation(train)
     parts[order[len(train) * 4 // 5 :]] = photos.VAL
     return photos.Listing(files, np.array(y, dtype=np.int64), parts)
 

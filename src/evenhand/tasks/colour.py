@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from evenhand.tasks.source import DATA_SEED
+from evenhand.tasks.datasets import DATA_SEED
 from evenhand.training.data import Split, Task, checksum, training_weights
 from evenhand.training.recipe import Recipe
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import archives, photos, source
+from evenhand.tasks import data_root, datasets, photos
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
@@ -28,7 +28,7 @@ GRIDS = {
     "jtt": {"identifier_epochs": [10, 25, 50], "upweight": [10, 25]},
 }
 
-SOURCE = source.Source(
+SOURCE = datasets.Source(
     folder="cub",
     needs=("images.txt|*/images.txt|*.tgz|*.tar.gz",),
     size="1.2 GB",
@@ -40,7 +40,7 @@ SOURCE = source.Source(
     "instead of the folder, its archive will do: cub/CUB_200_2011.tgz)",
 )
 
-PAPER = source.Paper(
+PAPER = datasets.Paper(
     num_samples=4_796,
     num_classes=200,
     note="the paper's table says 224 pixels, its text 299; 224 here, and size=299 is an option",
@@ -60,7 +60,7 @@ def load(root: Path | None = None, *, size: int = 224) -> Task:
 
 def listing(root: Path | None) -> tuple[photos.Listing, list[str]]:
     """The images of CUB's own lists with their split, and the names of the classes."""
-    folder = archives.folder_with("cub", SOURCE, root, "images.txt")
+    folder = datasets.find_folder("cub", SOURCE, root, "images.txt")
     images, labels, official, classes = (_pairs(folder / name) for name in LISTS)
     class_names = [name.partition(".")[2] or name for name in classes.values()]
     positions = {key: number for number, key in enumerate(classes)}
@@ -84,16 +84,10 @@ def listing(root: Path | None) -> tuple[photos.Listing, list[str]]:
 def _pairs(file: Path) -> dict[str, str]:
     """A list with one `key value` on each line."""
     if not file.is_file():
-        raise source.missing("cub", file)
-    pairs = {}
-    for line, text in enumerate(source.text(file).splitlines(), start=1):
-        key, _, value = text.strip().partition(" ")
-        if not value:
-            raise ValueError(
-                f"{file}, line {line}: expected a number and a value, got {text!r}; fetch it again"
-            )
-        pairs[key] = value
-    return pairs
+        raise datasets.missing("cub", file)
+    header = ["number", "value"]
+    columns = datasets.read_columns(file, datasets.read_rows(file, 1), dict.fromkeys(header, ()), header, 0)
+    return dict(zip(*columns, strict=True))
 
 
 def _random_split(file: Path, official: list[str | None]) -> np.ndarray:
@@ -103,14 +97,14 @@ def _random_split(file: Path, official: list[str | None]) -> np.ndarray:
             raise ValueError(f"{file} must say 0 (test) or 1 (training) for every image, got {text!r}")
     split = np.array([photos.TRAIN if text == "1" else photos.TEST for text in official], dtype=np.int64)
     train = np.flatnonzero(split == photos.TRAIN)
-    order = np.random.default_rng([source.DATA_SEED, 0]).permutation(train)
+    order = np.random.default_rng([datasets.DATA_SEED, 0]).permutation(train)
     split[order[: len(train) // 5]] = photos.VAL
     return split
 
 
 def _published_split(root: Path | None, names: list[str]) -> np.ndarray | None:
     """The split in train.pkl, val.pkl and test.pkl, if they are there; -1 for images that are in none."""
-    base = source.data_root(root) / SOURCE.folder
+    base = data_root(root) / SOURCE.folder
     folder = next(
         (file.parent for file in (*base.glob("train.pkl"), *sorted(base.glob("*/train.pkl")))), None
     )
@@ -120,7 +114,7 @@ def _published_split(root: Path | None, names: list[str]) -> np.ndarray | None:
     split = np.full(len(names), -1, dtype=np.int64)
     for part, name in ((photos.TRAIN, "train.pkl"), (photos.VAL, "val.pkl"), (photos.TEST, "test.pkl")):
         if not (folder / name).is_file():
-            raise source.missing("cub", folder / name)
+            raise datasets.missing("cub", folder / name)
         for path in _image_paths(folder / name):
             image = "/".join(path.replace("\\", "/").split("/")[-2:])  # the files keep their author's folders
             if image not in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenhand.tasks import colour, mnist, source
+from evenhand.tasks import colour, datasets, mnist
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
@@ -17,7 +17,7 @@ GRIDS = {
 
 SOURCE = mnist.SOURCE
 
-PAPER = source.Paper(
+PAPER = datasets.Paper(
     num_samples=48_000,
     num_classes=2,
     num_groups=4,

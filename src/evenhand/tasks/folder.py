@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import own, photos, source
+from evenhand.tasks import data_root, own, photos
 from evenhand.tasks.images import SUFFIXES, decoded, images_under, left_out
 from evenhand.tasks.own import TEST, TRAIN, VAL, Own
 from evenhand.training.augment import Warp
@@ -33,7 +33,7 @@ def located(name: str, root: Path | None, path: str) -> Path:
     """Where one's own data lie: `path` itself, or below the data folder."""
     if not path and root is None:
         raise ValueError(f"the task {name} needs to know where your data are: {name}:path=…")
-    return source.data_root(root) / path if path else Path(str(root))
+    return data_root(root) / path if path else Path(str(root))
 
 
 def listing(folder: Path) -> Own:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.tasks import source
+from evenhand.tasks import cache_root
 from evenhand.training import journal, store
 from evenhand.training.models import VISION_NEEDED
 from evenhand.training.shape import misshapen
@@ -41,7 +41,7 @@ class Decoded:
 
 def decoded(task: str, files: Sequence[Path], size: int) -> Decoded:
     """The images as RGB squares of `size` pixels, in the order of `files`; decoded on first use."""
-    folder = source.cache_root() / "images" / f"{task}-{size}-{_stamp(task, files, size)}"
+    folder = cache_root() / "images" / f"{task}-{size}-{_stamp(task, files, size)}"
     with store.claim(folder):
         pixels, manifest = folder / "images.npy", folder / "manifest.json"
         if manifest.is_file():

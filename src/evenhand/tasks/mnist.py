@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
 import math
-import zlib
 from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import source
+from evenhand.tasks import data_root, datasets
 from evenhand.tasks.colour import Grey
 
 FOLDER = "mnist"
-_LARGEST = 1 << 28  # bytes of an unzipped file; MNIST's largest has 47 million
 IMAGES, LABELS = 0x00000803, 0x00000801  # unsigned bytes in three dimensions and in one
 
 
@@ -27,22 +22,24 @@ FILES = {
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
 
-SOURCE = source.Source(
+SOURCE = datasets.Source(
     folder=FOLDER,
     needs=tuple(f"{name}.gz|{name}" for name in FILES),
     size="12 MB",
     licence="CC BY-SA 3.0",
     url="http://yann.lecun.com/exdb/mnist/",
     layout="mnist/\n" + "\n".join(f"  {name}.gz" for name in FILES),
+    sha256=FILES,
+    mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
 )
 
 
 def splits(root: Path | None, task: str) -> tuple[Grey, Grey, Grey]:
     """48,000 training, 12,000 validation and 10,000 test digits; the first two are divided at random."""
-    folder = source.data_root(root) / FOLDER
+    folder = data_root(root) / FOLDER
     train = Grey(*_pair(folder, "train", task))
     test = Grey(*_pair(folder, "t10k", task))
-    order = np.random.default_rng([source.DATA_SEED, 0]).permutation(len(train.y))
+    order = np.random.default_rng([datasets.DATA_SEED, 0]).permutation(len(train.y))
     end = len(order) * 4 // 5
     return train.take(np.sort(order[:end])), train.take(np.sort(order[end:])), test
 
@@ -64,35 +61,8 @@ def _pair(folder: Path, part: str, task: str) -> tuple[np.ndarray, np.ndarray]:
 
 def read(folder: Path, name: str, task: str = "mnist") -> tuple[Path, np.ndarray]:
     """The file that was read, and its array: (images, rows, columns) or (labels,) uint8."""
-    file = find(folder, name, task)
-    return file, parse(content(file), file, IMAGES if "images" in name else LABELS)
-
-
-def find(folder: Path, name: str, task: str) -> Path:
-    """The file of this name, zipped or not."""
-    for each in (f"{name}.gz", name):
-        if (folder / each).is_file():
-            return folder / each
-    raise source.missing(task, folder / f"{name}.gz")
-
-
-def content(file: Path) -> bytes:
-    """The file's bytes, unzipped."""
-    data = file.read_bytes()
-    return unzipped(data, str(file)) if file.suffix == ".gz" else data
-
-
-def unzipped(data: bytes, origin: str) -> bytes:
-    """What gzip packed, or an error that names where it came from."""
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise ValueError(f"{origin} unpacks to more than {_LARGEST:,} bytes: do not use it")
-        return content
-    except (OSError, EOFError, zlib.error) as error:
-        message = f"{origin} cannot be unzipped ({error}); it is damaged or cut short: fetch it again"
-        raise ValueError(message) from error
+    file = datasets.find_file(task, folder, name)
+    return file, parse(datasets.content(file), file, IMAGES if "images" in name else LABELS)
 
 
 def parse(data: bytes, file: Path, magic: int) -> np.ndarray:
@@ -128,7 +98,3 @@ def written(array: np.ndarray) -> bytes:
     """
     header = (0x00000800 + array.ndim).to_bytes(4, "big")
     return header + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.tobytes()
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

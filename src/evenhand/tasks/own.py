@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.tasks.source import DATA_SEED
+from evenhand.tasks.datasets import DATA_SEED
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import archives, photos, source
+from evenhand.tasks import datasets, photos
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
@@ -22,7 +22,7 @@ RECIPE = Recipe(
     weight_decay=1e-2,
 )
 
-SOURCE = source.Source(
+SOURCE = datasets.Source(
     folder="waterbirds",
     needs=("metadata.csv|*/metadata.csv|*.tar.gz|*.tar",),
     size="0.5 GB",
@@ -32,13 +32,13 @@ SOURCE = source.Source(
     "(or the archive itself: waterbirds/waterbird_complete95_forest2water2.tar.gz)",
 )
 
-PAPER = source.Paper(num_samples=4_795, num_classes=2, num_groups=4, worst_group_percent=1.17)
+PAPER = datasets.Paper(num_samples=4_795, num_classes=2, num_groups=4, worst_group_percent=1.17)
 
 # The crop of the dataset's authors; the paper says no more than "random croppings".
 AUGMENT = Warp(crop=(0.7, 1.0), ratio=(3 / 4, 4 / 3), flip=True)
 
 CONFLICTING = frozenset({1, 2})  # landbirds on water, waterbirds on land
-COLUMNS = ("img_filename", "y", "split", "place")
+COLUMNS = {"img_filename": (), "y": ("0", "1"), "split": ("0", "1", "2"), "place": ("0", "1")}
 
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
@@ -58,24 +58,8 @@ def load(root: Path | None = None, *, size: int = 224) -> Task:
 
 def listing(root: Path | None) -> photos.Listing:
     """The rows of metadata.csv, whose label 1 is the waterbird and place 1 the water."""
-    folder = archives.folder_with("waterbirds", SOURCE, root, "metadata.csv")
-    file = folder / "metadata.csv"
-    files, numbers = [], []
-    header, *rows = source.fields(file, source.text(file).splitlines()) or [[]]
-    lacking = [column for column in COLUMNS if column not in header]
-    if lacking:
-        raise ValueError(
-            f"{file} must have the columns {', '.join(COLUMNS)}, but has no {', '.join(lacking)}; "
-            "fetch it again"
-        )
-    allowed = {"y": ("0", "1"), "split": ("0", "1", "2"), "place": ("0", "1")}
-    for line, values in enumerate(rows, start=2):
-        if len(values) != len(header):
-            raise ValueError(
-                f"{file}, line {line}: expected {len(header)} fields, got {len(values)}; fetch it again"
-            )
-        row = dict(zip(header, values, strict=True))
-        files.append(folder / row["img_filename"])
-        numbers.append([photos.class_number(row[key], allowed[key], key, file, line) for key in allowed])
-    y, split, place = np.array(numbers, dtype=np.int64).reshape(-1, 3).T
-    return photos.Listing(files, y, split, place)
+    folder = datasets.find_folder("waterbirds", SOURCE, root, "metadata.csv")
+    rows = datasets.read_rows(folder / "metadata.csv") or [[]]
+    names, *columns = datasets.read_columns(folder / "metadata.csv", rows, COLUMNS, rows[0], 1)
+    y, split, place = np.array(columns).astype(np.int64)
+    return photos.Listing([folder / name for name in names], y, split, place)
