@@ -14,7 +14,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,10 @@ import platformdirs
 from evenhand.training import journal, plugins
 
 if TYPE_CHECKING:
+    from evenhand.tasks.samples import Samples
     from evenhand.training.data import Task
 
-__all__ = ["cache_root", "data_root", "describe", "load", "module", "names"]
+__all__ = ["cache_root", "data_root", "describe", "listing", "load", "module", "names"]
 
 
 def names() -> list[str]:
@@ -51,12 +52,12 @@ def load(spec: str, root: Path | str | None = None, limit: int | None = None) ->
     >>> load("digits_even_odd:p=0.9").name
     'digits_even_odd-p0.9'
     """
-    from evenhand.tasks.limit import limited
+    from evenhand.tasks.samples import limited
 
     name, given = parse(spec)
     task_module = module(name)
     limit = _converted(name, "limit", given.pop("limit"), int) if "limit" in given else limit
-    known = _options(task_module)
+    known = _options(task_module.load)
     for key in given:
         if key not in known:
             options = ", ".join([*known, "limit"])
@@ -70,6 +71,18 @@ def load(spec: str, root: Path | str | None = None, limit: int | None = None) ->
     sizes = [len(split) for split in (task.train, task.val, task.test)]
     journal.detail("loaded %s: %d, %d and %d samples, checksum %s", spec, *sizes, task.checksum)
     return dataclasses.replace(task, name=_folder(name, changed), spec=_spec(name, changed))
+
+
+def listing(spec: str, root: Path | str | None = None) -> Samples | None:
+    """What a task's lists say of its samples, none of which is opened; None where there are no such lists."""
+    name, given = parse(spec)
+    function = getattr(module(name), "listing", None)
+    if function is None or "." in name or "limit" in given:
+        return None
+    known = _options(function)
+    values = {key: _converted(name, key, text, known[key][1]) for key, text in given.items() if key in known}
+    found: Samples = function(None if root is None else Path(root), **values)
+    return found
 
 
 def data_root(root: Path | str | None = None) -> Path:
@@ -102,12 +115,12 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
     return name, options
 
 
-def _options(task_module: types.ModuleType) -> dict[str, tuple[Any, Any]]:
-    """The keyword-only arguments of a task's `load`: name -> (default, type)."""
-    hints = typing.get_type_hints(task_module.load)
+def _options(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """The keyword-only arguments of a task's function: name -> (default, type)."""
+    hints = typing.get_type_hints(function)
     return {
         key: (parameter.default, hints.get(key, type(parameter.default)))
-        for key, parameter in inspect.signature(task_module.load).parameters.items()
+        for key, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
 

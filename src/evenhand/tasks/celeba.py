@@ -8,21 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.tasks import data_root, datasets, photos
+from evenhand.tasks import data_root, datasets, images
+from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng, read_columns, read_rows
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
-from evenhand.training.recipe import Recipe
 
-RECIPE = Recipe(
-    model="resnet18",
-    weights="pretrained",
-    epochs=150,
-    batch_size=436,
-    optimizer="sgd",
-    momentum=0.9,
-    lr=1e-3,
-    weight_decay=1e-4,
-)
+RECIPE = images.PRETRAINED.replace(epochs=150, batch_size=436, weight_decay=1e-4)
 
 SOURCE = datasets.Source(
     folder="celeba",
@@ -56,20 +47,12 @@ def load(root: Path | None = None, *, fraction: float | None = None, size: int =
 
     `fraction` is 0.15 for the full set, as in the paper, and 1 for a folder whose lists are shorter already.
     """
-    return photos.photo_task(
-        "celeba",
-        _part(listing(root), fraction),
-        size=size,
-        class_names=["not blond", "blond"],
-        attribute_names=["female", "male"],
-        conflicting=CONFLICTING,
-        recipe=RECIPE,
-        augment=AUGMENT,
-    )
+    settings = {"recipe": RECIPE, "augment": AUGMENT, "conflicting": CONFLICTING}
+    return images.image_task("celeba", listing(root, fraction=fraction), size, **settings)
 
 
-def listing(root: Path | None) -> photos.Listing:
-    """Every image of the attribute list with its hair colour, gender and split."""
+def listing(root: Path | None = None, *, fraction: float | None = None) -> Samples:
+    """The images of the attribute list with their hair colour, gender and split."""
     folder = datasets.find_folder("celeba", SOURCE, root, "img_align_celeba") / "img_align_celeba"
     if (folder / "img_align_celeba").is_dir():  # as Kaggle's archive unpacks
         folder = folder / "img_align_celeba"
@@ -80,9 +63,23 @@ def listing(root: Path | None) -> photos.Listing:
     for name in names:
         if name not in splits:
             raise ValueError(f"{file}: {name} is not in {split_file}; the lists are not of one dataset")
-    y, attribute = (np.array([text == "1" for text in column], dtype=np.int64) for column in (blond, male))
-    split = np.array([splits[name] for name in names], dtype=np.int64)
-    return photos.Listing([folder / name for name in names], y, split, attribute)
+    every = Samples(
+        files=[folder / name for name in names],
+        y=np.array([text == "1" for text in blond], dtype=np.int64),
+        class_names=("not blond", "blond"),
+        split=np.array([splits[name] for name in names], dtype=np.int64),
+        attribute=np.array([text == "1" for text in male], dtype=np.int64),
+        attribute_names=("female", "male"),
+    )
+    if fraction is None:
+        fraction = 0.15 if len(names) == FULL_SIZE else 1.0
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction must be above 0 and at most 1, got {fraction}")
+    keep = [every.rows(TEST)]
+    for part in (TRAIN, VAL):
+        order = data_rng(part).permutation(every.rows(part))
+        keep.append(order[: round(fraction * len(order))])
+    return every.take(np.sort(np.concatenate(keep)))
 
 
 def _columns(root: Path | None, name: str, wanted: dict[str, Sequence[str]]) -> tuple[Any, ...]:
@@ -91,7 +88,7 @@ def _columns(root: Path | None, name: str, wanted: dict[str, Sequence[str]]) -> 
     file = next((f for end in ("txt", "csv") if (f := folder / f"{name}.{end}").is_file()), None)
     if file is None:
         raise datasets.missing("celeba", folder / f"{name}.txt")
-    rows = datasets.read_rows(file) or [[]]
+    rows = read_rows(file) or [[]]
     if file.suffix == ".csv":
         header, start = rows[0][1:], 1
     elif name == "list_eval_partition":
@@ -101,18 +98,4 @@ def _columns(root: Path | None, name: str, wanted: dict[str, Sequence[str]]) -> 
         count = next(iter(rows[0]), "")
         if count != str(len(rows) - 2):
             raise ValueError(f"{file} must begin with its number of images, {len(rows) - 2}, got {count!r}")
-    return file, *datasets.read_columns(file, rows, {"": (), **wanted}, ["", *header], start)
-
-
-def _part(full: photos.Listing, fraction: float | None) -> photos.Listing:
-    """A random share of the training and of the validation images; the test images all stay."""
-    if fraction is None:
-        fraction = 0.15 if len(full.files) == FULL_SIZE else 1.0
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction must be above 0 and at most 1, got {fraction}")
-    keep = [np.flatnonzero(full.split == photos.TEST)]
-    for part in (photos.TRAIN, photos.VAL):
-        members = np.flatnonzero(full.split == part)
-        order = np.random.default_rng([datasets.DATA_SEED, part]).permutation(members)
-        keep.append(order[: round(fraction * len(members))])
-    return full.take(np.sort(np.concatenate(keep)))
+    return file, *read_columns(file, rows, {"": (), **wanted}, ["", *header], start)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from evenhand.tasks.datasets import DATA_SEED
+from evenhand.tasks.samples import data_rng
 from evenhand.training.data import Split, Task, checksum, training_weights
 from evenhand.training.recipe import Recipe
 
@@ -103,14 +103,14 @@ def colour_task(
         raise ValueError(f"mislabelled must be at least 0 and below 1, got {mislabelled}")
     num_colours = len(rgb)
     train, val, test = splits
-    streams = [np.random.default_rng([DATA_SEED, part]) for part in (1, 2, 3)]
+    streams = [data_rng(part) for part in (1, 2, 3)]
     if every_colour:
         test_colours = np.tile(np.arange(num_colours), len(test.y))
         test = test.take(np.repeat(np.arange(len(test.y)), num_colours))
     else:
         test_colours = balanced_colours(test.y, num_colours, streams[2])
 
-    wrong = np.random.default_rng([DATA_SEED, 4])
+    wrong = data_rng(4)
 
     def split(grey: Grey, colours: np.ndarray, share: float) -> Split:
         classes = len(class_names)

@@ -7,21 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import data_root, datasets, photos
+from evenhand.tasks import data_root, datasets, images
+from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng, read_columns, read_rows
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
-from evenhand.training.recipe import Recipe
 
-RECIPE = Recipe(
-    model="resnet18",
-    weights="pretrained",
-    epochs=300,
-    batch_size=128,
-    optimizer="sgd",
-    momentum=0.9,
-    lr=1e-2,
-    weight_decay=1e-4,
-)
+RECIPE = images.PRETRAINED.replace(epochs=300, batch_size=128, lr=1e-2, weight_decay=1e-4)
 
 GRIDS = {
     "erm": {"lr": [1e-2, 1e-3, 1e-4], "weight_decay": [0.0, 1e-4, 1e-2, 1.0]},
@@ -54,31 +45,31 @@ LISTS = ("images.txt", "image_class_labels.txt", "train_test_split.txt", "classe
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
     """The splits of Concept Bottleneck Models if they are there, else a random fifth for validation."""
-    found, class_names = listing(root)
-    return photos.photo_task("cub", found, size=size, class_names=class_names, recipe=RECIPE, augment=AUGMENT)
+    return images.image_task("cub", listing(root), size, recipe=RECIPE, augment=AUGMENT)
 
 
-def listing(root: Path | None) -> tuple[photos.Listing, list[str]]:
-    """The images of CUB's own lists with their split, and the names of the classes."""
+def listing(root: Path | None = None) -> Samples:
+    """The images of CUB's own lists with their classes and split."""
     folder = datasets.find_folder("cub", SOURCE, root, "images.txt")
-    images, labels, official, classes = (_pairs(folder / name) for name in LISTS)
-    class_names = [name.partition(".")[2] or name for name in classes.values()]
+    paths, labels, official, classes = (_pairs(folder / name) for name in LISTS)
     positions = {key: number for number, key in enumerate(classes)}
-    y = []
-    for key in images:
+    for key in paths:
         if labels.get(key) not in positions:
             raise ValueError(
                 f"{folder / LISTS[1]}: image {key} must have one of the {len(classes)} classes in "
                 f"classes.txt, got {labels.get(key)!r}"
             )
-        y.append(positions[labels[key]])
-    names = list(images.values())
+    names = list(paths.values())
     split = _published_split(root, names)
     if split is None:
-        split = _random_split(folder / LISTS[2], [official.get(key) for key in images])
-    keep = np.flatnonzero(split >= 0)
-    every = photos.Listing([folder / "images" / name for name in names], np.array(y, dtype=np.int64), split)
-    return every.take(keep), class_names
+        split = _random_split(folder / LISTS[2], [official.get(key) for key in paths])
+    every = Samples(
+        files=[folder / "images" / name for name in names],
+        y=np.array([positions[labels[key]] for key in paths], dtype=np.int64),
+        class_names=tuple(name.partition(".")[2] or name for name in classes.values()),
+        split=split,
+    )
+    return every.take(np.flatnonzero(split >= 0))
 
 
 def _pairs(file: Path) -> dict[str, str]:
@@ -86,7 +77,7 @@ def _pairs(file: Path) -> dict[str, str]:
     if not file.is_file():
         raise datasets.missing("cub", file)
     header = ["number", "value"]
-    columns = datasets.read_columns(file, datasets.read_rows(file, 1), dict.fromkeys(header, ()), header, 0)
+    columns = read_columns(file, read_rows(file, 1), dict.fromkeys(header, ()), header, 0)
     return dict(zip(*columns, strict=True))
 
 
@@ -95,10 +86,10 @@ def _random_split(file: Path, official: list[str | None]) -> np.ndarray:
     for text in official:
         if text not in ("0", "1"):
             raise ValueError(f"{file} must say 0 (test) or 1 (training) for every image, got {text!r}")
-    split = np.array([photos.TRAIN if text == "1" else photos.TEST for text in official], dtype=np.int64)
-    train = np.flatnonzero(split == photos.TRAIN)
-    order = np.random.default_rng([datasets.DATA_SEED, 0]).permutation(train)
-    split[order[: len(train) // 5]] = photos.VAL
+    split = np.array([TRAIN if text == "1" else TEST for text in official], dtype=np.int64)
+    train = np.flatnonzero(split == TRAIN)
+    order = data_rng(0).permutation(train)
+    split[order[: len(train) // 5]] = VAL
     return split
 
 
@@ -112,7 +103,7 @@ def _published_split(root: Path | None, names: list[str]) -> np.ndarray | None:
         return None
     rows = {name: row for row, name in enumerate(names)}
     split = np.full(len(names), -1, dtype=np.int64)
-    for part, name in ((photos.TRAIN, "train.pkl"), (photos.VAL, "val.pkl"), (photos.TEST, "test.pkl")):
+    for part, name in ((TRAIN, "train.pkl"), (VAL, "val.pkl"), (TEST, "test.pkl")):
         if not (folder / name).is_file():
             raise datasets.missing("cub", folder / name)
         for path in _image_paths(folder / name):

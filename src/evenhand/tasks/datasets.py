@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import gzip
 import hashlib
@@ -18,7 +17,7 @@ import tarfile
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from evenhand.tasks import cache_root, data_root, images
 from evenhand.training import journal, store
 from evenhand.training.data import Task
 
-DATA_SEED = 0  # splits and colours never depend on the training seed
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".zip")
 LARGE, LARGE_RATIO = 1 << 30, 30  # bytes that any archive may unpack to; beyond, times the archive's size
 LARGEST_FILE = 1 << 28  # bytes of a gzipped file's content; MNIST's largest has 47 million
@@ -81,49 +79,6 @@ def missing(task: str, what: Path) -> ValueError:
         f"{task} needs {what}, which is not there; `evenhand data fetch {task}` gets the data or says where "
         "to put them. The data folder is --data, else $EVENHAND_DATA, else the user's data folder"
     )
-
-
-# Files that came with a dataset
-
-
-def read_rows(file: Path, most: int = -1) -> list[list[str]]:
-    """The lines of a list, each cut into its fields: a .csv at commas, others at spaces, `most` times."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-        return (
-            list(csv.reader(lines)) if file.suffix == ".csv" else [line.split(None, most) for line in lines]
-        )
-    except (UnicodeDecodeError, csv.Error) as error:
-        kind = "a table with commas" if isinstance(error, csv.Error) else "text in UTF-8"
-        raise ValueError(f"{file} must be {kind}, but {error}; fetch it again") from error
-
-
-def read_columns(
-    file: Path, rows: list[list[str]], columns: Mapping[str, Sequence[str]], header: list[str], start: int
-) -> list[list[str]]:
-    """The values of each of these columns, from row `start` on.
-
-    `columns` maps a name in the header to the values that are allowed; to none where any value is.
-    """
-    lacking = [name for name in columns if name not in header]
-    if lacking:
-        raise ValueError(
-            f"{file} must have the columns {', '.join(filter(None, columns))}, "
-            f"but has no {', '.join(lacking)}; fetch it again"
-        )
-    places = {header.index(name): (name, allowed) for name, allowed in columns.items()}
-    for line, row in enumerate(rows[start:], start=start + 1):
-        if len(row) != len(header):
-            raise ValueError(
-                f"{file}, line {line}: expected {len(header)} fields, got {len(row)}; fetch it again"
-            )
-        for place, (name, allowed) in places.items():
-            if allowed and row[place] not in allowed:
-                raise ValueError(
-                    f"{file}, line {line}: {name} must be one of {', '.join(allowed)}, got {row[place]!r}; "
-                    "fetch it again"
-                )
-    return [[row[place] for row in rows[start:]] for place in places]
 
 
 def find_file(task: str, folder: Path, name: str) -> Path:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.tasks import colour, datasets
+from evenhand.tasks import colour
+from evenhand.tasks.samples import data_rng
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
@@ -52,7 +53,7 @@ def splits() -> tuple[colour.Grey, colour.Grey, colour.Grey]:
     bunch = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # intensities come as 0..16
     grey = colour.Grey(images, bunch.target.astype(np.int64))
-    rng = np.random.default_rng([datasets.DATA_SEED, 0])
+    rng = data_rng(0)
     chosen: list[list[np.ndarray]] = [[], [], []]
     for digit in range(10):
         members = rng.permutation(np.flatnonzero(grey.y == digit))

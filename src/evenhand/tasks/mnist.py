@@ -9,6 +9,7 @@ import numpy as np
 
 from evenhand.tasks import data_root, datasets
 from evenhand.tasks.colour import Grey
+from evenhand.tasks.samples import data_rng
 
 FOLDER = "mnist"
 IMAGES, LABELS = 0x00000803, 0x00000801  # unsigned bytes in three dimensions and in one
@@ -39,7 +40,7 @@ def splits(root: Path | None, task: str) -> tuple[Grey, Grey, Grey]:
     folder = data_root(root) / FOLDER
     train = Grey(*_pair(folder, "train", task))
     test = Grey(*_pair(folder, "t10k", task))
-    order = np.random.default_rng([datasets.DATA_SEED, 0]).permutation(len(train.y))
+    order = data_rng(0).permutation(len(train.y))
     end = len(order) * 4 // 5
     return train.take(np.sort(order[:end])), train.take(np.sort(order[end:])), test
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from evenhand.tasks import folder, own
-from evenhand.tasks.own import TRAIN, Own
+from evenhand.tasks import folder
+from evenhand.tasks.samples import TRAIN, Samples, encode, encode_classes, stratified_split
 from evenhand.tasks.table_file import pandas_module, read
-from evenhand.training.data import Task, checksum
+from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
 RECIPE = Recipe(model="mlp", epochs=40, batch_size=128, check_every=1)
@@ -31,12 +31,25 @@ def load(
     size: int = 32,
 ) -> Task:
     """The table at `path` as numbers for a small network; with `image`, the pictures that it lists."""
-    file = folder.located("table", root, path)
-    data = listing(file, label=label, text=text or None, image=image or None, group=group or None)
+    data = listing(root, path=path, label=label, text=text, image=image, group=group)
     return folder.task(data, size=size, name="table") if data.kind == "images" else task(data)
 
 
 def listing(
+    root: Path | None = None,
+    *,
+    path: str = "",
+    label: str = "label",
+    text: str = "",
+    image: str = "",
+    group: str = "",
+) -> Samples:
+    """The labelled rows of the table at `path`."""
+    file = folder.located("table", root, path)
+    return read_table(file, label=label, text=text or None, image=image or None, group=group or None)
+
+
+def read_table(
     file: Path,
     *,
     label: str,
@@ -44,7 +57,7 @@ def listing(
     image: str | None = None,
     group: str | None = None,
     header: bool = True,
-) -> Own:
+) -> Samples:
     """The table's labelled rows, their columns checked and cleaned, divided into three parts."""
     frame = read(file, header=header)
     named = {"--label": label, "--text": text, "--image": image, "--group": group}
@@ -67,7 +80,7 @@ def listing(
     if not here.all():
         notes.append(f"{int((~here).sum()):,} rows without a label were left out")
         frame = frame[here]
-    y, class_names = own.classes_of(_as_names(frame[label]), f"the column {label!r} of {file}")
+    y, class_names = encode_classes(_as_names(frame[label]), f"the column {label!r} of {file}")
     attribute, attribute_names = _attribute(frame, group)
     content: dict[str, Any] = {"kind": "table"}
     ids = [str(row) for row in frame.index]
@@ -82,11 +95,11 @@ def listing(
     else:
         used = [column for column in frame.columns if column not in (label, group)]
         content["frame"] = cleaned(frame[used], notes)
-    return Own(
+    return Samples(
         ids=ids,
         y=y,
         class_names=class_names,
-        split=own.divided(y),
+        split=stratified_split(y),
         attribute=attribute,
         attribute_names=attribute_names,
         notes=tuple(notes),
@@ -118,13 +131,13 @@ def _attribute(frame: Any, group: str | None) -> tuple[np.ndarray | None, tuple[
     if group is None:
         return None, ()
     values = ["missing" if v is None or v != v else str(v) for v in frame[group].tolist()]
-    names, position = np.unique(np.array(values, dtype=str), return_inverse=True)
+    names, position = encode(np.array(values, dtype=str))
     if len(names) > 100:
         raise ValueError(
             f"expected at most 100 different values in the group column {group!r}, got {len(names):,}; "
             "cut it into fewer groups"
         )
-    return position.reshape(-1).astype(np.int64), tuple(names.tolist())
+    return position, tuple(names.tolist())
 
 
 def image_files(paths: list[str], table: Path, column: str) -> list[Path]:
@@ -244,7 +257,7 @@ def fitted_words(vectorizer: Any, texts: list[str]) -> Any:
         ) from error
 
 
-def task(data: Own) -> Task:
+def task(data: Samples) -> Task:
     """A table or texts as float32 numbers, scaled by what the training rows are like."""
     train = data.rows(TRAIN)
     if data.kind == "text":
@@ -257,14 +270,6 @@ def task(data: Own) -> Task:
     return tensor_task(data, torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32)))
 
 
-def tensor_task(data: Own, x: torch.Tensor) -> Task:
+def tensor_task(data: Samples, x: torch.Tensor) -> Task:
     """A Task whose inputs are rows of numbers, (samples, features) float32."""
-    group = [] if data.group is None else [data.group]
-    return Task(
-        name="table",
-        **data.splits(x),
-        class_names=data.class_names,
-        group_names=data.group_names,
-        recipe=RECIPE,
-        checksum=checksum(x, *data.class_names, data.y, data.split, *group),
-    )
+    return data.task("table", x, x, *data.class_names, recipe=RECIPE)

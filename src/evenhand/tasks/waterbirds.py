@@ -6,21 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import datasets, photos
+from evenhand.tasks import datasets, images
+from evenhand.tasks.samples import Samples, read_columns, read_rows
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
-from evenhand.training.recipe import Recipe
 
-RECIPE = Recipe(
-    model="resnet18",
-    weights="pretrained",
-    epochs=300,
-    batch_size=137,
-    optimizer="sgd",
-    momentum=0.9,
-    lr=1e-3,
-    weight_decay=1e-2,
-)
+RECIPE = images.PRETRAINED.replace(epochs=300, batch_size=137, weight_decay=1e-2)
 
 SOURCE = datasets.Source(
     folder="waterbirds",
@@ -43,23 +34,21 @@ COLUMNS = {"img_filename": (), "y": ("0", "1"), "split": ("0", "1", "2"), "place
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
     """The published splits; validation and test are weighted by the training groups."""
-    return photos.photo_task(
-        "waterbirds",
-        listing(root),
-        size=size,
-        class_names=["landbird", "waterbird"],
-        attribute_names=["land", "water"],
-        conflicting=CONFLICTING,
-        recipe=RECIPE,
-        augment=AUGMENT,
-        weighted=True,
-    )
+    settings = {"recipe": RECIPE, "augment": AUGMENT, "conflicting": CONFLICTING}
+    return images.image_task("waterbirds", listing(root), size, weighted=True, **settings)
 
 
-def listing(root: Path | None) -> photos.Listing:
+def listing(root: Path | None = None) -> Samples:
     """The rows of metadata.csv, whose label 1 is the waterbird and place 1 the water."""
     folder = datasets.find_folder("waterbirds", SOURCE, root, "metadata.csv")
-    rows = datasets.read_rows(folder / "metadata.csv") or [[]]
-    names, *columns = datasets.read_columns(folder / "metadata.csv", rows, COLUMNS, rows[0], 1)
+    rows = read_rows(folder / "metadata.csv") or [[]]
+    names, *columns = read_columns(folder / "metadata.csv", rows, COLUMNS, rows[0], 1)
     y, split, place = np.array(columns).astype(np.int64)
-    return photos.Listing([folder / name for name in names], y, split, place)
+    return Samples(
+        files=[folder / name for name in names],
+        y=y,
+        class_names=("landbird", "waterbird"),
+        split=split,
+        attribute=place,
+        attribute_names=("land", "water"),
+    )
