@@ -42,7 +42,7 @@ from evenhand.integrations import files, prediction  # noqa: E402
 from evenhand.report import explorer  # noqa: E402
 from evenhand.report.explorer_input import Pictures, Rows, Score, Texts, Verdict  # noqa: E402
 from evenhand.report.page import build  # noqa: E402
-from evenhand.tasks import cub, datasets, images, mnist, table  # noqa: E402
+from evenhand.tasks import colour, cub, datasets, images, table  # noqa: E402
 from evenhand.training import models, store  # noqa: E402
 from evenhand.training.record import Record  # noqa: E402
 
@@ -140,7 +140,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "t.csv": lambda f: table.read(f) and None,
     "t.parquet": table.read,
     "i.png": lambda f: images.read(f, 8),
-    "x-idx1-ubyte.gz": lambda f: mnist.parse(datasets.content(f), f, mnist.LABELS),
+    "x-idx1-ubyte.gz": lambda f: colour.parse_idx(datasets.content(f), f, 1),
     "val.pkl": cub._image_paths,
 }
 

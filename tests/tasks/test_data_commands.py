@@ -15,7 +15,7 @@ from rich.console import Console
 
 from evenhand import tasks
 from evenhand.cli.data import list_table, report_tables
-from evenhand.tasks import datasets, mnist
+from evenhand.tasks import colour, datasets
 
 
 def printed(*things) -> str:
@@ -29,9 +29,9 @@ def tiny_mnist(tmp_path, monkeypatch):
     """A stand-in for MNIST whose checksums are the known ones, and its files as a mirror would send them."""
     folder = layouts.make_mnist(tmp_path / "mirror")
     sent = {file.name: file.read_bytes() for file in folder.iterdir()}
-    for name in mnist.FILES:
+    for name in colour.FILES:
         monkeypatch.setitem(
-            mnist.FILES, name, hashlib.sha256(gzip.decompress(sent[f"{name}.gz"])).hexdigest()
+            colour.FILES, name, hashlib.sha256(gzip.decompress(sent[f"{name}.gz"])).hexdigest()
         )
     return sent
 
@@ -82,7 +82,7 @@ def test_mnist_comes_from_the_first_mirror_that_has_it(tmp_path, monkeypatch, ti
     root = tmp_path / "root"
     result = datasets.fetch("even_odd", root)
     assert (
-        result.present and len(asked) == 4 and all(url.startswith(mnist.SOURCE.mirrors[0]) for url in asked)
+        result.present and len(asked) == 4 and all(url.startswith(colour.MNIST.mirrors[0]) for url in asked)
     )
     assert len(tasks.load("even_odd", root).train) == 320
     assert "already" in datasets.fetch("cmnist", root).messages[0] and len(asked) == 4
@@ -93,13 +93,13 @@ def test_a_mirror_that_breaks_off_is_followed_by_the_next(tmp_path, monkeypatch,
     answer = datasets.urllib.request.urlopen
 
     def urlopen(url, timeout):
-        if url.startswith(mnist.SOURCE.mirrors[0]):
+        if url.startswith(colour.MNIST.mirrors[0]):
             raise http.client.IncompleteRead(b"")
         return answer(url, timeout)
 
     monkeypatch.setattr(datasets.urllib.request, "urlopen", urlopen)
     assert datasets.fetch("even_odd", tmp_path / "root").present
-    assert len(asked) == 4 and all(url.startswith(mnist.SOURCE.mirrors[1]) for url in asked)
+    assert len(asked) == 4 and all(url.startswith(colour.MNIST.mirrors[1]) for url in asked)
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: gzip.compress(b"something else")])

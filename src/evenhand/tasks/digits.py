@@ -33,20 +33,11 @@ def load(
 
     `mislabelled`: the share of training and validation images with a wrong label.
     """
-    return colour.colour_task(
-        "digits",
-        splits(),
-        p=p,
-        rgb=colour.palette(palette),
-        class_names=[str(digit) for digit in range(10)],
-        colour_names=[f"colour {number}" for number in range(10)],
-        recipe=RECIPE,
-        every_colour=True,
-        mislabelled=mislabelled,
-    )
+    settings = {"p": p, "mislabelled": mislabelled, "every_colour": True}
+    return colour.ten_colours("digits", splits(), palette, recipe=RECIPE, **settings)
 
 
-def splits() -> tuple[colour.Grey, colour.Grey, colour.Grey]:
+def splits() -> colour.Splits:
     """The digits as 60 % training, 15 % validation and 25 % test images, each class in these shares."""
     from sklearn.datasets import load_digits
 

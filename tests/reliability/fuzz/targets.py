@@ -35,7 +35,7 @@ from evenhand.core.history import LossHistory  # noqa: E402
 from evenhand.core.rebalance import rebalance, sample_weights  # noqa: E402
 from evenhand.integrations import files, prediction  # noqa: E402
 from evenhand.report import formats, tables  # noqa: E402
-from evenhand.tasks import bar, celeba, cub, images, mnist, samples, table, waterbirds  # noqa: E402
+from evenhand.tasks import bar, celeba, colour, cub, images, samples, table, waterbirds  # noqa: E402
 from evenhand.training import models, plugins, store  # noqa: E402
 from evenhand.training.recipe import Recipe  # noqa: E402
 from evenhand.training.record import Record, is_finished, read_metrics  # noqa: E402
@@ -70,13 +70,13 @@ def _parts() -> Partition:
 def _idx(folder: Path) -> None:
     rng = np.random.default_rng(0)
     (folder / "train-images-idx3-ubyte").write_bytes(
-        mnist.written(rng.integers(0, 255, (2, 3, 3), dtype=np.uint8))
+        layouts.idx_bytes(rng.integers(0, 255, (2, 3, 3), dtype=np.uint8))
     )
 
 
 def _idx_gz(folder: Path) -> None:
     (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(
-        gzip.compress(mnist.written(np.arange(9, dtype=np.uint8)))
+        gzip.compress(layouts.idx_bytes(np.arange(9, dtype=np.uint8)))
     )
 
 
@@ -323,8 +323,8 @@ def _under(make: Callable[[Path], object], *given: object) -> Callable[[Path], N
 
 CUB = "cub/CUB_200_2011"
 TARGETS = [
-    Target("idx", "train-images-idx3-ubyte", _idx, lambda f: mnist.read(f, "train-images-idx3-ubyte")),
-    Target("idx_gz", "t10k-labels-idx1-ubyte.gz", _idx_gz, lambda f: mnist.read(f, "t10k-labels-idx1-ubyte")),
+    Target("idx", "train-images-idx3-ubyte", _idx, lambda f: colour.read_idx(f, "train-images-idx3-ubyte")),
+    Target("idx_gz", "t10k-labels-idx1-ubyte.gz", _idx_gz, lambda f: colour.read_idx(f, "t10k-labels-idx1-ubyte")),
     Target("csv", "t.csv", _csv, _read_csv),
     Target("parquet", "t.parquet", _parquet, _read_parquet),
     Target("waterbirds", "waterbirds/metadata.csv", _under(layouts.make_waterbirds), waterbirds.listing),
