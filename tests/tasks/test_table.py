@@ -176,3 +176,12 @@ def test_another_encoding_and_ragged_lines_are_a_sentence(tmp_path: Path) -> Non
     ) as end:
         table.read(file)
     assert "\n" not in str(end.value) and "C error" not in str(end.value)
+
+
+def test_gaps_in_nullable_columns_are_read(tmp_path: Path) -> None:
+    content = frame().assign(
+        site=pandas.array([1, None] * 20, dtype="Int64"), message=pandas.array(["a b", None] * 20, "string")
+    )
+    file = saved(content, tmp_path / "t.parquet")
+    assert table.read_table(file, label="label", group="site").attribute_names == ("1", "missing")
+    assert table.read_table(file, label="label", text="message").texts[:2] == ["a b", ""]

@@ -19,7 +19,7 @@ from evenhand.audit.place import check_place
 from evenhand.audit.text_model import TextModel
 from evenhand.audit.triage import Triage, sort_out
 from evenhand.audit.verdict import Verdict, judge
-from evenhand.tasks import folder, table, table_file
+from evenhand.tasks import folder, table
 from evenhand.tasks.samples import Samples
 from evenhand.training import progress
 from evenhand.training.data import Task
@@ -190,7 +190,7 @@ def read(
             f"tasks are {', '.join(tasks.names())}"
         )
     if label is None:
-        columns = ", ".join(map(str, table_file.read(path, header=header).columns[:40]))
+        columns = ", ".join(map(str, table.read(path, header=header).columns[:40]))
         raise ValueError(
             f"a table needs --label, the column of classes; the columns of {source} are {columns}"
         )
