@@ -12,7 +12,7 @@ from evenhand.audit import portable
 from evenhand.audit.evidence import PARTS, Evidence, balanced_without, folds
 from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance
-from evenhand.integrations.sklearn_histories import losses_of, softmax, training_of
+from evenhand.integrations.sklearn_histories import losses_of, probabilities, training_of
 from evenhand.tasks import table
 from evenhand.tasks.samples import Samples
 
@@ -186,10 +186,7 @@ def _fitted(
 
 def _probabilities(model: Any, x: Any, names: np.ndarray) -> np.ndarray:
     """(samples, classes) in the order of `names`; a class that a fold lacks has none."""
-    if hasattr(model, "predict_proba"):
-        given = np.asarray(model.predict_proba(x))
-    else:
-        given = softmax(np.asarray(model.decision_function(x)))
+    given = probabilities(model, x)
     result = np.zeros((len(given), len(names)), dtype=np.float32)
     result[:, np.searchsorted(names, model.classes_)] = given
     return result
