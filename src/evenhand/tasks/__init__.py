@@ -9,7 +9,6 @@ samples of each split.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 import re
 import types
@@ -57,20 +56,24 @@ def load(spec: str, root: Path | str | None = None, limit: int | None = None) ->
     name, given = parse(spec)
     task_module = module(name)
     limit = _converted(name, "limit", given.pop("limit"), int) if "limit" in given else limit
-    known = _options(task_module.load)
+    known = plugins.keywords(task_module.load)
     for key in given:
         if key not in known:
             options = ", ".join([*known, "limit"])
             raise ValueError(f"task {name!r} has no option {key!r}; it has {options}")
-    values = {key: _converted(name, key, text, known[key][1]) for key, text in given.items()}
-    changed = {key: values[key] for key in known if key in values and values[key] != known[key][0]}
+    values = _values(name, task_module.load, given)
+    changed = {key: value for key, value in values.items() if value != known[key]}
     task: Task = task_module.load(None if root is None else Path(root), **values)
     if limit is not None:
         task = limited(task, limit)
         changed["limit"] = limit
     sizes = [len(split) for split in (task.train, task.val, task.test)]
     journal.detail("loaded %s: %d, %d and %d samples, checksum %s", spec, *sizes, task.checksum)
-    return dataclasses.replace(task, name=_folder(name, changed), spec=_spec(name, changed))
+    # The run folder carries the options that differ from the defaults.
+    folder = "-".join([name, *(f"{key}{value}" for key, value in changed.items())])
+    options = ",".join(f"{key}={value}" for key, value in changed.items())
+    spec = f"{name}:{options}" if options else name
+    return dataclasses.replace(task, name=re.sub(r"[^\w.-]+", "_", folder), spec=spec)
 
 
 def listing(spec: str, root: Path | str | None = None) -> Samples | None:
@@ -79,9 +82,7 @@ def listing(spec: str, root: Path | str | None = None) -> Samples | None:
     function = getattr(module(name), "listing", None)
     if function is None or "." in name or "limit" in given:
         return None
-    known = _options(function)
-    values = {key: _converted(name, key, text, known[key][1]) for key, text in given.items() if key in known}
-    found: Samples = function(None if root is None else Path(root), **values)
+    found: Samples = function(None if root is None else Path(root), **_values(name, function, given))
     return found
 
 
@@ -115,13 +116,13 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
     return name, options
 
 
-def _options(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """The keyword-only arguments of a task's function: name -> (default, type)."""
+def _values(task: str, function: Callable[..., Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """The options that the function takes, as values of its arguments' types."""
     hints = typing.get_type_hints(function)
     return {
-        key: (parameter.default, hints.get(key, type(parameter.default)))
-        for key, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
+        key: _converted(task, key, given[key], hints.get(key, type(default)))
+        for key, default in plugins.keywords(function).items()
+        if key in given
     }
 
 
@@ -144,13 +145,3 @@ def _converted(task: str, key: str, text: str, kind: Any) -> Any:
         return kind(text)
     except ValueError:
         raise ValueError(f"{key} of task {task!r} must be of type {kind.__name__}, got {text!r}") from None
-
-
-def _folder(name: str, changed: Mapping[str, Any]) -> str:
-    """What the run folder is called: the name and the options that differ from the defaults."""
-    return re.sub(r"[^\w.-]+", "_", "-".join([name, *(f"{key}{value}" for key, value in changed.items())]))
-
-
-def _spec(name: str, changed: Mapping[str, Any]) -> str:
-    options = ",".join(f"{key}={value}" for key, value in changed.items())
-    return f"{name}:{options}" if options else name
