@@ -172,7 +172,8 @@ def test_another_encoding_and_ragged_lines_are_a_sentence(tmp_path: Path) -> Non
         table.read(file)
     file.write_text("a,y\n1,2\n3,4\n1,2,3\n")
     with pytest.raises(
-        ValueError, match="expected 2 fields in every line, but line 4 of .* has 3; mend"
+        ValueError,
+        match=r"t\.csv cannot be read as a table: Expected 2 fields in line 4, saw 3; is it damaged",
     ) as end:
         table.read(file)
     assert "\n" not in str(end.value) and "C error" not in str(end.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,7 +97,7 @@ def read_table(
     )
 
 
-# The file
+# The table's file.
 
 
 def read(file: Path, *, header: bool = True) -> Any:
@@ -157,13 +156,6 @@ def _unreadable(file: Path, error: Exception) -> str:
             f"expected a CSV in UTF-8, but {file} is in another encoding (Latin-1, perhaps); convert it, "
             f"such as with: iconv -f LATIN1 -t UTF-8 {file.name} > utf8.csv"
         )
-    ragged = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
-    if ragged:
-        expected, line, came = ragged.groups()
-        return (
-            f"expected {expected} fields in every line, but line {line} of {file} has {came}; "
-            "mend that line, or put quotes around values that hold the separator"
-        )
     why = " ".join(str(error).replace("Error tokenizing data. C error: ", "").split())
     return f"{file} cannot be read as a table: {why}; is it damaged, or of another kind?"
 
@@ -191,7 +183,7 @@ def pandas_module() -> Any:
     return pandas
 
 
-# Its columns
+# The table's columns.
 
 
 def _check_not_continuous(labels: Any, column: str, file: Path) -> None:
