@@ -31,8 +31,9 @@ from evenhand.training import journal, store
 from evenhand.training.data import Task
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".zip")
-LARGE, LARGE_RATIO = 1 << 30, 30  # bytes that any archive may unpack to; beyond, times the archive's size
-LARGEST_FILE = 1 << 28  # bytes of a gzipped file's content; MNIST's largest has 47 million
+# An archive may unpack to 1 GiB, or to 30 times its own size if that is more.
+LARGE, LARGE_RATIO = 1 << 30, 30
+LARGEST_FILE = 1 << 28  # bytes that a gzipped file may unpack to; MNIST's largest has 47 million
 DAMAGED = (  # what zipfile and tarfile raise for a damaged archive
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError),
     *(NotImplementedError, RuntimeError),  # an unknown compression, encryption
@@ -109,7 +110,7 @@ def unzipped(data: bytes, origin: str) -> bytes:
     return found
 
 
-# Archives are unpacked into the cache, never beside themselves, wholly or not at all
+# Archives. They are unpacked into the cache, never into the data root, completely or not at all.
 
 
 def find_folder(task: str, source: Source, root: Path | None, name: str) -> Path:
@@ -204,7 +205,7 @@ def _extract(archive: Path, target: Path) -> None:
         ) from error
 
 
-# evenhand data list, fetch
+# The commands `evenhand data list` and `evenhand data fetch`.
 
 
 @dataclass(frozen=True)
@@ -247,8 +248,8 @@ def data_list(root: Path | str | None = None) -> list[Listed]:
 def fetch(task: str, root: Path | str | None = None) -> Fetched:
     """Download a task's data where that is possible; else say where to get them and where to put them."""
     name, _ = tasks.parse(task)
-    source: Source | None = getattr(tasks.module(name), "SOURCE", None)
-    if source is None:
+    source = getattr(tasks.module(name), "SOURCE", None)
+    if not isinstance(source, Source):
         return Fetched((f"{name} needs no download",), present=True)
     where = data_root(root)
     folder = where / source.folder
@@ -303,7 +304,7 @@ def _download(source: Source, name: str) -> bytes:
     )
 
 
-# evenhand data prepare, verify
+# The commands `evenhand data prepare` and `evenhand data verify`.
 
 
 @dataclass(frozen=True)
@@ -353,8 +354,8 @@ def verify(task: str, root: Path | str | None = None) -> Report:
     """Read everything that the task needs, and compare it with its checksums and with the paper."""
     name, where = tasks.parse(task)[0], data_root(root)
     loaded, checks = tasks.load(task, where), []
-    source: Source | None = getattr(tasks.module(name), "SOURCE", None)
-    if source is not None:
+    source = getattr(tasks.module(name), "SOURCE", None)
+    if isinstance(source, Source):
         for each, expected in source.sha256.items():
             file = find_file(name, where / source.folder, each)
             checks.append(_check(file.name, expected[:12], _sha256(content(file))[:12], "damaged"))

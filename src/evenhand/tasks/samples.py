@@ -94,12 +94,12 @@ class Samples:
 
 
 def read_rows(file: Path, most: int = -1) -> list[list[str]]:
-    """The lines of a list, each cut into its fields: a .csv at commas, others at spaces, `most` times."""
+    """The fields of every line: split at commas in a .csv, elsewhere at white space, at most `most` times."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
-        return (
-            list(csv.reader(lines)) if file.suffix == ".csv" else [line.split(None, most) for line in lines]
-        )
+        if file.suffix == ".csv":
+            return list(csv.reader(lines))
+        return [line.strip().split(None, most) for line in lines]
     except (UnicodeDecodeError, csv.Error) as error:
         kind = "a table with commas" if isinstance(error, csv.Error) else "text in UTF-8"
         raise ValueError(f"{file} must be {kind}, but {error}; fetch it again") from error
@@ -108,9 +108,9 @@ def read_rows(file: Path, most: int = -1) -> list[list[str]]:
 def read_columns(
     file: Path, rows: list[list[str]], columns: Mapping[str, Sequence[str]], header: list[str], start: int
 ) -> list[list[str]]:
-    """The values of each of these columns, from row `start` on.
+    """The values of these columns, from row `start` on; raises ValueError where a line does not fit.
 
-    `columns` maps a name in the header to the values that are allowed; to none where any value is.
+    `columns` maps names in the header to the allowed values. An empty sequence allows any value.
     """
     lacking = [name for name in columns if name not in header]
     if lacking:
