@@ -186,3 +186,12 @@ def test_real_mnist_verifies(name):
     assert report.ok
     differing = {check.name for check in report.checks if check.state == "differs"}
     assert differing == {"worst group (paper)"} and report.note
+
+
+def test_a_task_of_one_s_own_may_have_a_source_of_another_kind(tmp_path, monkeypatch):
+    (tmp_path / "attic").mkdir()
+    text = "from evenhand.tasks.digits import load\nSOURCE = 'the attic'\n"
+    (tmp_path / "attic" / "mine.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert datasets.verify("attic.mine").ok
+    assert datasets.fetch("attic.mine").messages == ("attic.mine needs no download",)
