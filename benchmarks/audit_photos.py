@@ -22,7 +22,8 @@ from evenhand.audit.predict import predict
 from evenhand.audit.run import audit
 from evenhand.audit.write import write
 from evenhand.integrations.files import csv_bytes
-from evenhand.tasks import bar, photos
+from evenhand.tasks import bar
+from evenhand.tasks.samples import TEST
 from evenhand.training.store import write_bytes
 
 
@@ -32,7 +33,7 @@ def listed(root: Path, folder: Path, p: float | None) -> Path:
     if table.exists():
         return table
     listing = bar.listing(root)
-    rows = [row for row in range(len(listing.files)) if listing.split[row] != photos.TEST]
+    rows = [row for row in range(len(listing.files)) if listing.split[row] != TEST]
     files, names = [listing.files[row] for row in rows], [bar.CLASSES[listing.y[row]] for row in rows]
     if p is None:
         lines = [(str(file.resolve()), name) for file, name in zip(files, names, strict=True)]

@@ -91,7 +91,7 @@ def _planted(family: str, p: float, noise: float, seed: int) -> tuple[Any, np.nd
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "data.csv"
         frame.drop(columns="swapped").to_csv(file, index=False)
-        data = table.listing(file, label=label, text=text, group="aligned")
+        data = table.read_table(file, label=label, text=text, group="aligned")
     found = estimators.evidence(data, seed=seed, epochs=None)
     train = data.rows(0)
     return found, (frame["aligned"] == "no").to_numpy()[train], frame["swapped"].to_numpy()[train]
@@ -102,11 +102,11 @@ def _digits(family: str, p: float, noise: float, seed: int) -> tuple[Any, np.nda
 
     from evenhand import tasks
     from evenhand.audit import networks
-    from evenhand.tasks import colour, source
+    from evenhand.tasks import samples
     from evenhand.training.progress import Silent
 
     torch.set_num_threads(1)
-    source.DATA_SEED = colour.DATA_SEED = seed
+    samples.DATA_SEED = seed
     task = tasks.load(f"{family}:p={p}")
     wrong = [np.zeros(len(task.train), dtype=bool), np.zeros(len(task.val), dtype=bool)]
     if noise:

@@ -115,7 +115,7 @@ def test_boosting_takes_the_history_from_the_one_fit(tmp_path: Path, monkeypatch
         lambda self, *a, **k: (fits.append(1), original(self, *a, **k))[1],
     )
     file = saved(planted.table(0.95, num_samples=400).drop(columns="swapped"), tmp_path / "t.csv")
-    found = estimators.evidence(table.listing(file, label="outcome"), seed=0, epochs=10)
+    found = estimators.evidence(table.read_table(file, label="outcome"), seed=0, epochs=10)
     assert len(fits) == 2 + 2 * estimators.FOLDS  # baseline with its history, balanced, both for each fold
     assert found.losses.shape == (280, 10) and found.val_losses.shape == (60, 10)
 

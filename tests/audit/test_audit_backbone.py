@@ -40,7 +40,7 @@ def test_a_backbone_is_fine_tuned_where_its_weights_are(evenhand: Any, weights: 
 
 def test_few_images_are_fine_tuned_with_more_patience(weights: None, tmp_path: Path) -> None:
     """An epoch of few images is one step, after which a network is validated as if it had not learned."""
-    data = folder.listing(photos(tmp_path / "photos"))
+    data = folder.read_folder(photos(tmp_path / "photos"))
     task, backbone = networks.image_task(data, model=None, size=32, device="cpu")
     assert backbone is None and task.recipe.average
     assert task.recipe.patience == 100  # 28 images are one batch

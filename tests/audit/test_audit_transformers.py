@@ -155,7 +155,7 @@ def predicted(folder: Path, texts: list[str]) -> list[str]:
 
 
 def test_weights_of_the_folder_are_where_training_starts(tmp_path: Path) -> None:
-    data = table.listing(
+    data = table.read_table(
         saved(messages(0, num_samples=40), tmp_path / "t.csv"), label="topic", text="message"
     )
     folder = model_folder(tmp_path / "tiny", weights=transformers.BertForMaskedLM)
@@ -182,7 +182,7 @@ def test_a_classifier_of_other_classes_gets_a_fresh_last_layer(tmp_path: Path) -
         settings.num_labels = 5
         return transformers.BertForSequenceClassification(settings)
 
-    data = table.listing(
+    data = table.read_table(
         saved(messages(0, num_samples=40), tmp_path / "t.csv"), label="topic", text="message"
     )
     noted, _ = TextModel(model_folder(tmp_path / "five", weights=of_five), data.class_names).task(data)
@@ -193,7 +193,7 @@ def test_texts_become_ids_that_reach_the_model_as_they_are(tmp_path: Path) -> No
     frame = messages(0, num_samples=40)
     frame.loc[0, "message"] = " ".join(TOPICS[0])
     frame.loc[1, "message"] = ""
-    data = table.listing(saved(frame, tmp_path / "t.csv"), label="topic", text="message")
+    data = table.read_table(saved(frame, tmp_path / "t.csv"), label="topic", text="message")
     texts = TextModel(model_folder(tmp_path / "tiny"), data.class_names)
     noted, task = texts.task(data)
     assert noted.notes[-1] == "1 of 40 texts were cut after 16 tokens"
@@ -212,7 +212,7 @@ def test_texts_become_ids_that_reach_the_model_as_they_are(tmp_path: Path) -> No
 
 
 def test_another_folder_is_another_run_and_long_texts_have_a_bound(tmp_path: Path) -> None:
-    data = table.listing(
+    data = table.read_table(
         saved(messages(0, num_samples=40), tmp_path / "t.csv"), label="topic", text="message"
     )
     first = TextModel(model_folder(tmp_path / "a", max_position_embeddings=2048), data.class_names)

@@ -42,7 +42,7 @@ from evenhand.integrations import files, prediction  # noqa: E402
 from evenhand.report import explorer  # noqa: E402
 from evenhand.report.explorer_input import Pictures, Rows, Score, Texts, Verdict  # noqa: E402
 from evenhand.report.page import build  # noqa: E402
-from evenhand.tasks import archives, cub, images, mnist, table  # noqa: E402
+from evenhand.tasks import colour, cub, datasets, images, table  # noqa: E402
 from evenhand.training import models, store  # noqa: E402
 from evenhand.training.record import Record  # noqa: E402
 
@@ -140,7 +140,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "t.csv": lambda f: table.read(f) and None,
     "t.parquet": table.read,
     "i.png": lambda f: images.read(f, 8),
-    "x-idx1-ubyte.gz": lambda f: mnist.parse(mnist.content(f), f, mnist.LABELS),
+    "x-idx1-ubyte.gz": lambda f: colour.parse_idx(datasets.content(f), f, 1),
     "val.pkl": cub._image_paths,
 }
 
@@ -209,13 +209,13 @@ def test_a_tar_that_leads_elsewhere_is_refused(
     monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path / "cache"))
     archive = tar_with(tmp_path / "a.tar.gz", **fields)
     with pytest.raises(ValueError, match="holds an unsafe entry.*do not use it"):
-        archives.unpack("t", [archive])
+        datasets.unpack("t", [archive])
     assert not list(tmp_path.rglob("outside")) and not list(tmp_path.rglob("content"))
 
 
 def test_absolute_names_stay_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path / "cache"))
-    content = archives.unpack("t", [tar_with(tmp_path / "a.tar", name=f"{tmp_path}/outside")])
+    content = datasets.unpack("t", [tar_with(tmp_path / "a.tar", name=f"{tmp_path}/outside")])
     assert [file.name for file in content.rglob("*") if file.is_file()] == ["outside"]
     assert not (tmp_path / "outside").exists()
 
@@ -229,7 +229,7 @@ def test_a_zip_that_leads_elsewhere_is_refused(
         zipped.writestr("fine", "x")
         zipped.writestr(name, "x")
     with pytest.raises(ValueError, match="holds an unsafe entry"):
-        archives.unpack("t", [tmp_path / "a.zip"])
+        datasets.unpack("t", [tmp_path / "a.zip"])
     assert not list(tmp_path.rglob("*outside")) and not Path("/tmp/evenhand-outside").exists()
 
 
@@ -239,7 +239,7 @@ def test_a_link_in_a_zip_is_a_plain_file(tmp_path: Path, monkeypatch: pytest.Mon
     entry.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
         zipped.writestr(entry, "/etc/passwd")
-    file = archives.unpack("t", [tmp_path / "a.zip"]) / "link"
+    file = datasets.unpack("t", [tmp_path / "a.zip"]) / "link"
     assert not file.is_symlink() and file.read_text() == "/etc/passwd"
 
 
@@ -248,7 +248,7 @@ def test_a_bomb_is_refused_before_it_goes_off(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(archives, "LARGE", 1 << 20)
+    monkeypatch.setattr(datasets, "LARGE", 1 << 20)
     path, zeros = tmp_path / f"a.{kind}", bytes(2 << 20)
     if kind == "zip":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
@@ -259,7 +259,7 @@ def test_a_bomb_is_refused_before_it_goes_off(
         with tarfile.open(path, "w:gz") as tar:
             tar.addfile(entry, io.BytesIO(zeros))
     with pytest.raises(ValueError, match="would unpack to more than"):
-        archives.unpack("t", [path])
+        datasets.unpack("t", [path])
     assert sum(file.stat().st_size for file in (tmp_path / "cache").rglob("*") if file.is_file()) < 1000
 
 
@@ -268,9 +268,9 @@ def test_bombs_of_arrays_and_of_digits_are_refused(tmp_path: Path, monkeypatch: 
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros(1 << 20))
     with pytest.raises(ValueError, match="would unpack to 8,388,7.. bytes"):
         arrays.read_arrays(tmp_path / "a.npz")
-    monkeypatch.setattr(mnist, "_LARGEST", 1 << 16)
+    monkeypatch.setattr(datasets, "LARGEST_FILE", 1 << 16)
     with pytest.raises(ValueError, match="unpacks to more than 65,536 bytes"):
-        mnist.unzipped(gzip.compress(bytes(1 << 20)), "the file")
+        datasets.unzipped(gzip.compress(bytes(1 << 20)), "the file")
 
 
 # -- names are text ----------------------------------------------------------------------------------
@@ -451,10 +451,8 @@ def test_nothing_is_sent_anywhere(
 
 
 def test_a_fetch_that_was_asked_for_is_noticed(no_network: list[str], tmp_path: Path) -> None:
-    from evenhand.tasks import fetch
-
     with pytest.raises(ValueError, match="could not be fetched"):
-        fetch.fetch("even_odd", tmp_path)
+        datasets.fetch("even_odd", tmp_path)
     assert no_network
 
 
@@ -480,7 +478,7 @@ def test_every_file_respects_the_umask(mask: int, tmp_path: Path, monkeypatch: p
         build([record], tmp_path / "page.html", load_task=lambda _: None)
         records.pack([record], tmp_path / "packed.zip")
         records.unpack(tmp_path / "packed.zip", tmp_path / "again")
-        archives.unpack("t", [tmp_path / "a.tar"])
+        datasets.unpack("t", [tmp_path / "a.tar"])
         images.decoded("t", [tmp_path / "i.jpg"], 8)
     finally:
         os.umask(before)

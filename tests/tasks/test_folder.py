@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evenhand import tasks
-from evenhand.tasks import folder, own
+from evenhand.tasks import folder, samples
 
 image = pytest.importorskip("PIL.Image", reason="images need pillow")
 
@@ -29,12 +29,12 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_classes_are_folders_and_images_are_found_recursively(photos: Path) -> None:
-    data = folder.listing(photos)
+    data = folder.read_folder(photos)
     assert data.class_names == ("cat", "dog") and np.bincount(data.y).tolist() == [20, 20]
     assert data.ids[0] == "cat/0.png" and data.ids[-1] == "dog/deep/9.JPG"
-    for part, count in ((own.TRAIN, 14), (own.VAL, 3), (own.TEST, 3)):
+    for part, count in ((samples.TRAIN, 14), (samples.VAL, 3), (samples.TEST, 3)):
         assert np.bincount(data.y[data.split == part]).tolist() == [count, count]
-    assert np.array_equal(folder.listing(photos).split, data.split)
+    assert np.array_equal(folder.read_folder(photos).split, data.split)
 
 
 def test_the_task_holds_the_pixels_in_their_places(photos: Path) -> None:
@@ -49,7 +49,7 @@ def test_files_that_are_not_read_are_noted(photos: Path, tmp_path: Path) -> None
     for name in ("cat/a.heic", "dog/b.svg", "dog/deep/c.heic", ".hidden"):
         (photos / name).write_bytes(b"")
     note = "4 files were left out because of their endings: 2 .heic, 1 .txt, 1 .svg"
-    (said,) = folder.listing(photos).notes
+    (said,) = folder.read_folder(photos).notes
     assert said.startswith(note)
     with pytest.warns(UserWarning, match=f"photos: {note}; convert images to PNG or JPEG"):
         tasks.load(f"folder:path={photos},size=4")
@@ -58,7 +58,7 @@ def test_files_that_are_not_read_are_noted(photos: Path, tmp_path: Path) -> None
     with pytest.raises(
         ValueError, match=r"holds no images \(1 file was left out because of its ending: 1 .heic; convert"
     ):
-        folder.listing(tmp_path / "phone")
+        folder.read_folder(tmp_path / "phone")
 
 
 def test_given_parts_are_kept_and_absent_ones_are_held_out(photos: Path, tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_given_parts_are_kept_and_absent_ones_are_held_out(photos: Path, tmp_pat
         for kind in ("cat", "dog"):
             for number in range(10):
                 picture(tmp_path / "parts" / part / kind / f"{number}.png")
-    data = folder.listing(tmp_path / "parts")
+    data = folder.read_folder(tmp_path / "parts")
     tested = np.array([each.startswith("test/") for each in data.ids])
-    assert (data.split[tested] == own.TEST).all() and (data.split[~tested] != own.TEST).all()
-    assert (data.split == own.VAL).sum() == 4 and data.class_names == ("cat", "dog")
+    assert (data.split[tested] == samples.TEST).all() and (data.split[~tested] != samples.TEST).all()
+    assert (data.split == samples.VAL).sum() == 4 and data.class_names == ("cat", "dog")
 
 
 def test_what_is_no_folder_of_classes_is_refused(photos: Path, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_what_is_no_folder_of_classes_is_refused(photos: Path, tmp_path: Path) -
         ("absent", "there is no folder"),
     ):
         with pytest.raises(ValueError, match=message):
-            folder.listing(tmp_path / name)
+            folder.read_folder(tmp_path / name)
     with pytest.raises(ValueError, match="needs to know where your data are: folder:path=…"):
         tasks.load("folder")
 
@@ -101,7 +101,7 @@ def test_a_class_that_train_lacks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"every class in the train folder .* fewer of 'c' \(0\); add images"
     ):
-        folder.listing(tmp_path / "parts")
+        folder.read_folder(tmp_path / "parts")
 
 
 def test_a_damaged_image_is_named(photos: Path) -> None:

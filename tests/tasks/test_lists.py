@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import published_layouts as layouts
 import pytest
 from test_photo_tasks import MAKERS
 
 from evenhand import tasks
 from evenhand.report.tables.bootstrap import read_truth
+from evenhand.report.tables.facts import _from_data
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -23,3 +25,23 @@ def test_the_lists_say_what_the_loaded_task_says(tmp_path: Path, name: str) -> N
         assert found is not None
         np.testing.assert_array_equal(found.labels, test.y)
         np.testing.assert_array_equal(found.groups, test.y if test.group is None else test.group)
+
+
+def test_the_samples_of_one_s_own_data_are_listed_too(tmp_path: Path) -> None:
+    for number in range(20):
+        layouts.picture(tmp_path / "photos" / "ab"[number % 2] / f"{number}.jpg", number)
+    lines = [f"{n},{'ab'[n % 2]},{'xy'[n % 3 == 0]}" for n in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["size,label,site", *lines]))
+    for spec in ("folder:path=photos,size=8", "table:path=t.csv,group=site", "table:path=t.csv"):
+        task, truth, facts = (
+            tasks.load(spec, tmp_path),
+            read_truth(spec, tmp_path),
+            _from_data(spec, tmp_path),
+        )
+        group = task.test.y if task.test.group is None else task.test.group
+        assert truth is not None and truth.labels.tolist() == task.test.y.tolist()
+        assert truth.groups.tolist() == group.tolist()
+        assert (facts["n"], facts["L"]) == (len(task.train), 2)
+        assert facts["shape"] == tuple(task.train.x[0].shape) and facts.get("k", 0) == len(task.group_names)
+    assert tasks.listing("folder:path=photos,limit=4", tmp_path) is None
+    assert tasks.listing("digits") is None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from evenhand import tasks
 from evenhand.tasks import digits
-from evenhand.tasks.limit import shares
+from evenhand.tasks.samples import shares
 from evenhand.training import plugins
 from evenhand.training.data import training_weights
 
@@ -24,7 +24,7 @@ DEFAULT_P = plugins.keywords(digits.load)["p"]
 def test_every_module_with_load_is_a_task_and_says_what_it_is():
     expected = {"bar", "celeba", "cmnist", "cub", "digits", "digits_even_odd", "even_odd", "waterbirds"}
     assert expected <= set(tasks.names())
-    assert {"colour", "images", "mnist", "fetch", "limit"}.isdisjoint(tasks.names())
+    assert {"colour", "datasets", "images", "samples"}.isdisjoint(tasks.names())
     assert all(tasks.describe().values())
 
 

@@ -11,7 +11,7 @@ import torch
 from published_layouts import REAL_ROOT
 
 from evenhand import tasks
-from evenhand.tasks import mnist
+from evenhand.tasks import colour
 from evenhand.training.data import training_weights
 
 needs_mnist = pytest.mark.skipif(
@@ -38,10 +38,10 @@ def test_splits_groups_and_weights(tmp_path, name, num_colours, zipped):
 
 def test_labels_belong_to_images_and_splits_do_not_overlap(tmp_path):
     layouts.make_mnist(tmp_path)
-    _, images = mnist.read(tmp_path / "mnist", "train-images-idx3-ubyte")
-    _, labels = mnist.read(tmp_path / "mnist", "train-labels-idx1-ubyte")
+    _, images = colour.read_idx(tmp_path / "mnist", "train-images-idx3-ubyte")
+    _, labels = colour.read_idx(tmp_path / "mnist", "train-labels-idx1-ubyte")
     known = {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
-    train, val, _ = mnist.splits(tmp_path, "cmnist")
+    train, val, _ = colour.mnist_splits(tmp_path, "cmnist")
     seen = [image.tobytes() for part in (train, val) for image in part.images]
     assert len(set(seen)) == 400
     assert [known[image] for image in seen] == [*train.y, *val.y]
@@ -81,7 +81,7 @@ def damage(folder, name, change):
         ),
         (
             "t10k-labels-idx1-ubyte",
-            lambda data: mnist.written(np.zeros(7, np.uint8)),
+            lambda data: layouts.idx_bytes(np.zeros(7, np.uint8)),
             "t10k-images.* holds 200 images but .*t10k-labels.* 7 labels",
         ),
     ],

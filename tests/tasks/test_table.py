@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from evenhand import tasks
-from evenhand.tasks import own, table
+from evenhand.tasks import samples, table
 
 pandas = pytest.importorskip("pandas", reason="tables need pandas")
 
@@ -54,7 +54,7 @@ def saved(content: pandas.DataFrame, file: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_columns_are_cleaned_and_what_was_done_is_said(tmp_path: Path, name: str) -> None:
-    data = table.listing(saved(frame(200), tmp_path / name), label="label", group="site")
+    data = table.read_table(saved(frame(200), tmp_path / name), label="label", group="site")
     assert data.class_names == ("no", "yes") and data.kind == "table"
     expected = {"size", "colour", "sold"} | ({"day"} if name == "t.parquet" else set())
     assert expected <= set(data.frame.columns) and not {"label", "site", "name", "same"} & set(
@@ -78,7 +78,7 @@ def test_the_task_is_finite_scaled_by_training_rows_and_reproducible(tmp_path: P
 
 def test_every_class_is_divided_alike() -> None:
     y = np.repeat([0, 1, 2], [100, 40, 5])
-    split = own.divided(y)
+    split = samples.stratified_split(y)
     assert [np.bincount(y[split == part]).tolist() for part in range(3)] == [
         [70, 28, 3],
         [15, 6, 1],
@@ -90,7 +90,7 @@ def test_rows_without_label_are_left_out_and_whole_numbers_stay_whole(tmp_path: 
     content = frame()
     content["label"] = np.where(np.arange(40) % 2 == 0, 1.0, 2.0)
     content.loc[3, "label"] = np.nan
-    data = table.listing(saved(content, tmp_path / "t.csv"), label="label")
+    data = table.read_table(saved(content, tmp_path / "t.csv"), label="label")
     assert data.class_names == ("1", "2") and len(data.y) == 39 and "3" not in data.ids
     assert "1 rows without a label were left out" in data.notes
 
@@ -99,7 +99,7 @@ def test_rows_without_label_are_left_out_and_whole_numbers_stay_whole(tmp_path: 
 def test_other_separators_and_no_header(tmp_path: Path, separator: str) -> None:
     file = tmp_path / "t.data"
     frame()[["size", "colour", "label"]].to_csv(file, sep=separator, header=False, index=False)
-    data = table.listing(file, label="2", header=False)
+    data = table.read_table(file, label="2", header=False)
     assert list(data.frame.columns) == ["0", "1"] and data.class_names == ("no", "yes")
 
 
@@ -107,12 +107,12 @@ def test_texts_and_images(tmp_path: Path) -> None:
     content = frame().assign(message=[f"word{n % 5} common thing" for n in range(40)])
     content.loc[0, "message"] = None
     file = saved(content, tmp_path / "t.csv")
-    data = table.listing(file, label="label", text="message")
+    data = table.read_table(file, label="label", text="message")
     assert data.kind == "text" and data.texts[0] == "" and data.texts[1] == "word1 common thing"
     task = tasks.load(f"table:path={file},label=label,text=message")
     assert task.train.x.shape == (40, 7)
     with pytest.raises(ValueError, match="40 of 40 paths in the column 'name' lead nowhere"):
-        table.listing(file, label="label", image="name")
+        table.read_table(file, label="label", image="name")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_texts_and_images(tmp_path: Path) -> None:
 )
 def test_labels_that_are_no_classes_are_refused(tmp_path: Path, change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        table.listing(saved(frame().assign(**change), tmp_path / "t.csv"), label="label")
+        table.read_table(saved(frame().assign(**change), tmp_path / "t.csv"), label="label")
 
 
 def test_other_mistakes_say_what_is_there(tmp_path: Path) -> None:
@@ -133,14 +133,14 @@ def test_other_mistakes_say_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="--label must name a column of .*'nothing'; its columns are size, colour"
     ):
-        table.listing(file, label="nothing")
+        table.read_table(file, label="nothing")
     with pytest.raises(ValueError, match="not both"):
-        table.listing(file, label="label", text="name", image="name")
+        table.read_table(file, label="label", text="name", image="name")
     with pytest.raises(ValueError, match="at least 5 samples"):
-        table.listing(saved(frame(2), tmp_path / "two.csv"), label="label")
+        table.read_table(saved(frame(2), tmp_path / "two.csv"), label="label")
     many = pandas.DataFrame({"a": range(10_000), "label": [f"c{n}" for n in range(10_000)]})
     with pytest.raises(ValueError, match="at most 1,000 classes.*has 10,000 in 10,000 samples"):
-        table.listing(saved(many, tmp_path / "many.csv"), label="label")
+        table.read_table(saved(many, tmp_path / "many.csv"), label="label")
     (tmp_path / "t.xlsx").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"ends in \.csv.*got 't\.xlsx'"):
         table.read(tmp_path / "t.xlsx")
@@ -157,7 +157,7 @@ def test_columns_of_one_name_are_refused_by_name(tmp_path: Path, name: str) -> N
     lines = [f"{n % 2}, {n}, {n % 2}" for n in range(20)]
     (tmp_path / name).write_text("\n".join(["y, f,y", *lines]))
     with pytest.raises(ValueError, match=r"different names, but .* more than one called 'y'; rename"):
-        table.listing(tmp_path / name, label="y")
+        table.read_table(tmp_path / name, label="y")
     (tmp_path / name).write_text("\n".join(["1,2,1", *lines]))
     assert list(table.read(tmp_path / name, header=False).columns) == ["0", "1", "2"]
 
@@ -172,7 +172,17 @@ def test_another_encoding_and_ragged_lines_are_a_sentence(tmp_path: Path) -> Non
         table.read(file)
     file.write_text("a,y\n1,2\n3,4\n1,2,3\n")
     with pytest.raises(
-        ValueError, match="expected 2 fields in every line, but line 4 of .* has 3; mend"
+        ValueError,
+        match=r"t\.csv cannot be read as a table: Expected 2 fields in line 4, saw 3; is it damaged",
     ) as end:
         table.read(file)
     assert "\n" not in str(end.value) and "C error" not in str(end.value)
+
+
+def test_gaps_in_nullable_columns_are_read(tmp_path: Path) -> None:
+    content = frame().assign(
+        site=pandas.array([1, None] * 20, dtype="Int64"), message=pandas.array(["a b", None] * 20, "string")
+    )
+    file = saved(content, tmp_path / "t.parquet")
+    assert table.read_table(file, label="label", group="site").attribute_names == ("1", "missing")
+    assert table.read_table(file, label="label", text="message").texts[:2] == ["a b", ""]

@@ -12,9 +12,9 @@ from evenhand.audit import portable
 from evenhand.audit.evidence import PARTS, Evidence, balanced_without, folds
 from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance
-from evenhand.integrations.sklearn_histories import losses_of, softmax, training_of
+from evenhand.integrations.sklearn_histories import losses_of, probabilities, training_of
 from evenhand.tasks import table
-from evenhand.tasks.own import Own
+from evenhand.tasks.samples import Samples
 
 FOLDS = 4
 ROUNDS, EPOCHS = 100, 30
@@ -23,7 +23,7 @@ LEAVES = 8  # of a tree: large trees learn exceptions by heart, so that late sam
 Make = Callable[[], Any]  # a fresh estimator
 
 
-def evidence(data: Own, *, seed: int, epochs: int | None, own: Make | None = None) -> Evidence:
+def evidence(data: Samples, *, seed: int, epochs: int | None, own: Make | None = None) -> Evidence:
     """Train on a table or on texts: the baseline and the balanced model, and both again for each fold."""
     transformer, make, name = _plan(data, seed, epochs, own)
     x, y, rows = _numbers(data, transformer)
@@ -64,7 +64,7 @@ def evidence(data: Own, *, seed: int, epochs: int | None, own: Make | None = Non
 
 
 def _numbers(
-    data: Own, transformer: Any
+    data: Samples, transformer: Any
 ) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Inputs, labels and row numbers of every part; the transformer learns from the training part alone."""
     rows = {part: data.rows(number) for number, part in enumerate(PARTS)}
@@ -77,7 +77,7 @@ def _numbers(
     return x, {part: data.y[rows[part]] for part in PARTS}, rows
 
 
-def _pick(data: Own, rows: np.ndarray) -> Any:
+def _pick(data: Samples, rows: np.ndarray) -> Any:
     return [data.texts[row] for row in rows] if data.kind == "text" else data.frame.iloc[rows]
 
 
@@ -95,7 +95,7 @@ def _unseen(
     return unseen
 
 
-def _plan(data: Own, seed: int, epochs: int | None, own: Make | None) -> tuple[Any, Make, str]:
+def _plan(data: Samples, seed: int, epochs: int | None, own: Make | None) -> tuple[Any, Make, str]:
     """What turns samples into numbers, what makes a fresh estimator, and what it is called."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import SGDClassifier
@@ -186,16 +186,13 @@ def _fitted(
 
 def _probabilities(model: Any, x: Any, names: np.ndarray) -> np.ndarray:
     """(samples, classes) in the order of `names`; a class that a fold lacks has none."""
-    if hasattr(model, "predict_proba"):
-        given = np.asarray(model.predict_proba(x))
-    else:
-        given = softmax(np.asarray(model.decision_function(x)))
+    given = probabilities(model, x)
     result = np.zeros((len(given), len(names)), dtype=np.float32)
     result[:, np.searchsorted(names, model.classes_)] = given
     return result
 
 
-def _portable(data: Own, transformer: Any, models: dict[str, Any]) -> dict[str, bytes]:
+def _portable(data: Samples, transformer: Any, models: dict[str, Any]) -> dict[str, bytes]:
     """The same models as arrays, which `evenhand predict` reads."""
     pack = portable.linear_bytes if data.kind == "text" else portable.boosting_bytes
     return {f"{key}.safetensors": pack(transformer, model, data.class_names) for key, model in models.items()}

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from evenhand.audit import portable
 from evenhand.audit.evidence import PARTS, Evidence, folds
 from evenhand.core.rebalance import rebalance
-from evenhand.tasks import folder, photos, source, table
-from evenhand.tasks.images import decoded
-from evenhand.tasks.own import TRAIN, Own
+from evenhand.tasks import cache_root, folder, table
+from evenhand.tasks.images import MEAN, STD, decoded
+from evenhand.tasks.samples import TRAIN, Samples
 from evenhand.training import progress
 from evenhand.training.batches import batch_sizes
 from evenhand.training.data import Task, as_input, checksum
@@ -113,7 +113,7 @@ def _outputs(record: Record, stage: str) -> np.ndarray:
 
 
 def image_task(
-    data: Own, *, model: str | None, size: int | None, device: str, frozen: bool | None = None
+    data: Samples, *, model: str | None, size: int | None, device: str, frozen: bool | None = None
 ) -> tuple[Task, Backbone | None]:
     """The Task of images, and the backbone if it is frozen: then the inputs are what its last layer sees.
 
@@ -239,11 +239,11 @@ class Backbone:
         self.digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:16]
         self.mean, self.std = torch.zeros(1), torch.ones(1)
 
-    def features(self, data: Own, device: str) -> tuple[Tensor, str]:
+    def features(self, data: Samples, device: str) -> tuple[Tensor, str]:
         """What the last layer sees of every image, (images, features) float32; computed once and kept."""
         images = decoded("audit", data.files, self.size)
         digest = checksum(self.name, self.digest, images.digest)
-        file = source.cache_root() / "features" / f"{digest}.npy"
+        file = cache_root() / "features" / f"{digest}.npy"
         if not file.is_file():
             self._compute(images.pixels, file, resolve_device(device))
         return torch.from_numpy(np.load(file, allow_pickle=False)), digest
@@ -256,7 +256,7 @@ class Backbone:
         last = self.head.rpartition(".")[2]
         head = getattr(parent, last)
         setattr(parent, last, nn.Identity())
-        mean, std = (torch.tensor(value, device=device).view(3, 1, 1) for value in (photos.MEAN, photos.STD))
+        mean, std = (torch.tensor(value, device=device).view(3, 1, 1) for value in (MEAN, STD))
         model, rows = self.model.to(device), []
         for start in range(0, len(pixels), CHUNK):
             x = torch.from_numpy(np.array(pixels[start : start + CHUNK])).to(device).float() / 255
@@ -273,8 +273,8 @@ class Backbone:
             "model": self.name,
             "shape": [3, self.size, self.size],
             "dtype": "uint8",
-            "mean": photos.MEAN,
-            "std": photos.STD,
+            "mean": MEAN,
+            "std": STD,
             "classes": self.class_names,
             "own_model": False,
         }

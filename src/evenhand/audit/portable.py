@@ -13,7 +13,6 @@ from safetensors.numpy import save
 
 from evenhand.integrations.sklearn_histories import softmax
 from evenhand.tasks import table
-from evenhand.tasks.table_file import pandas_module
 from evenhand.training.shape import misshapen
 
 ABOUT = "evenhand"  # the key of a model file's description, JSON
@@ -124,7 +123,7 @@ def _columns(columns: Any) -> dict[str, Any]:
         cells = np.empty((len(values), len(words)), dtype=object)
         cells[:] = [each[0] for each in codes.categories_]
         cells[:, place] = values
-        coded = codes.transform(pandas_module().DataFrame(cells, columns=words))
+        coded = codes.transform(table.pandas_module().DataFrame(cells, columns=words))
         known[str(name)] = dict(zip(values, coded[:, place].tolist(), strict=True))
     return {"numbers": [str(name) for name in numbers], "words": known}
 

@@ -7,13 +7,12 @@ from typing import Any
 
 from evenhand.audit import portable
 from evenhand.integrations.prediction import Network, Predictions, named
-from evenhand.tasks import table, table_file
+from evenhand.tasks import table
 from evenhand.training.recipe import Recipe
 from evenhand.training.shape import misshapen
 from evenhand.training.store import Damaged, read_json
 
 MODELS = ("baseline", "balanced")
-TABLES = (*table_file.CSV_SUFFIXES, *table_file.PARQUET_SUFFIXES)
 READING = {"header": bool, "text": (None, str), "image": (None, str)}
 SUMMARY = {"ship": {"model": str}, "data": {"kind": str, "classes": [str], "reading": {str: object}}}
 
@@ -105,16 +104,16 @@ def _transformer(
 
 
 def _is_table(inputs: Path) -> bool:
-    return inputs.name.lower().endswith(TABLES) and not inputs.is_dir()
+    return inputs.name.lower().endswith(table.SUFFIXES) and not inputs.is_dir()
 
 
 def _table(inputs: Path, reading: dict[str, Any]) -> Any:
     if not _is_table(inputs):
         raise ValueError(
-            f"INPUT must be a table like the one that was audited, whose name ends in {', '.join(TABLES)}; "
-            f"got {inputs}"
+            "INPUT must be a table like the one that was audited, whose name ends in "
+            f"{', '.join(table.SUFFIXES)}; got {inputs}"
         )
-    return table_file.read(inputs, header=bool(reading["header"]))
+    return table.read(inputs, header=bool(reading["header"]))
 
 
 def _column(frame: Any, name: Any, inputs: Path, what: str) -> list[str]:
@@ -124,4 +123,4 @@ def _column(frame: Any, name: Any, inputs: Path, what: str) -> list[str]:
         raise ValueError(
             f"expected {what} in the column {name!r}, as in the audit, but the columns of {inputs} are {have}"
         )
-    return ["" if value is None or value != value else str(value) for value in frame[name].tolist()]
+    return table.as_text(frame[name])

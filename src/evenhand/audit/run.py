@@ -14,13 +14,13 @@ from torch import nn
 from evenhand import tasks
 from evenhand.audit import estimators, networks
 from evenhand.audit.choice import recommend, side_by_side
-from evenhand.audit.evidence import Evidence
+from evenhand.audit.evidence import PARTS, Evidence
 from evenhand.audit.place import check_place
 from evenhand.audit.text_model import TextModel
 from evenhand.audit.triage import Triage, sort_out
 from evenhand.audit.verdict import Verdict, judge
-from evenhand.tasks import folder, own, table, table_file
-from evenhand.tasks.own import Own
+from evenhand.tasks import folder, table
+from evenhand.tasks.samples import Samples
 from evenhand.training import progress
 from evenhand.training.data import Task
 from evenhand.training.identity import resolve_device
@@ -35,7 +35,7 @@ class Audited:
     """Everything an audit has found, before it is written."""
 
     title: str
-    data: Own
+    data: Samples
     evidence: Evidence
     verdict: Verdict
     triage: Triage
@@ -115,7 +115,7 @@ def _check_whole(frame: Any) -> None:
         )
 
 
-def _is_folder(model: str | None, data: Own) -> bool:
+def _is_folder(model: str | None, data: Samples) -> bool:
     """Whether --model is a folder of a Hugging Face model, or can only be meant as one."""
     if model is None or model in OWN or (":" in model and not Path(model).is_dir()):
         return False
@@ -125,8 +125,8 @@ def _is_folder(model: str | None, data: Own) -> bool:
 
 
 def _task(
-    data: Own, task: Task | None, model: str | None, images: dict[str, Any]
-) -> tuple[Own, Task, networks.Backbone | TextModel | None]:
+    data: Samples, task: Task | None, model: str | None, images: dict[str, Any]
+) -> tuple[Samples, Task, networks.Backbone | TextModel | None]:
     """What a network is trained on, with notes on it; and who makes whole models of what it leaves."""
     if _is_folder(model, data):
         texts = TextModel(Path(str(model)), data.class_names)
@@ -143,7 +143,7 @@ def _task(
     return data, dataclasses.replace(task, recipe=task.recipe.replace(model=model)), None
 
 
-def _judged(source: str, data: Own, found: Evidence, task: Task | None, seed: int) -> Audited:
+def _judged(source: str, data: Samples, found: Evidence, task: Task | None, seed: int) -> Audited:
     verdict = judge(found)
     triage = sort_out(found, verdict)
     return Audited(
@@ -167,7 +167,7 @@ def read(
     image: str | None,
     group: str | None,
     header: bool = True,
-) -> tuple[Own, Task | None]:
+) -> tuple[Samples, Task | None]:
     """One's own samples, checked; or the samples of a task that evenhand knows by name, with that task."""
     path = Path(source)
     if not path.exists() and tasks.parse(source.partition(":")[0])[0] in tasks.names():
@@ -183,39 +183,35 @@ def read(
                 "--label, --text, --image and --group name columns of a table, but DATA is a folder, "
                 "whose classes are its folders; to give groups, list the images in a table"
             )
-        return folder.listing(path), None
+        return folder.read_folder(path), None
     if not path.exists():
         raise ValueError(
             f"expected a folder of class folders, a table or a task, but there is no {source}; "
             f"tasks are {', '.join(tasks.names())}"
         )
     if label is None:
-        columns = ", ".join(map(str, table_file.read(path, header=header).columns[:40]))
+        columns = ", ".join(map(str, table.read(path, header=header).columns[:40]))
         raise ValueError(
             f"a table needs --label, the column of classes; the columns of {source} are {columns}"
         )
     if label in (text, image):
         raise ValueError(f"--label and what the model sees must be different columns, got {label!r} for both")
-    return table.listing(path, label=label, text=text, image=image, group=group, header=header), None
+    return table.read_table(path, label=label, text=text, image=image, group=group, header=header), None
 
 
-def _of_task(task: Task) -> Own:
+def _of_task(task: Task) -> Samples:
     """A known task as one's own data: its samples are called by their part and number."""
-    splits = [getattr(task, part) for part in own.PARTS]
-    return Own(
+    splits = [getattr(task, part) for part in PARTS]
+    return Samples(
         kind="images" if len(np.shape(splits[0].x[0])) == 3 else "table",
-        ids=[
-            f"{name}/{row}"
-            for name, split in zip(own.PARTS, splits, strict=True)
-            for row in range(len(split))
-        ],
+        ids=[f"{name}/{row}" for name, split in zip(PARTS, splits, strict=True) for row in range(len(split))],
         y=np.concatenate([split.y.numpy() for split in splits]),
         class_names=task.class_names,
         split=np.repeat(np.arange(3), [len(split) for split in splits]),
     )
 
 
-def own_model(name: str, data: Own) -> Callable[[], Any]:
+def own_model(name: str, data: Samples) -> Callable[[], Any]:
     """A function that makes a fresh model: a network by name or `module:function`, or an estimator."""
     if ":" not in name:
         shape, classes = (1,), len(data.class_names)

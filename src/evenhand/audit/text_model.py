@@ -19,7 +19,7 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from evenhand.audit.evidence import Evidence
-from evenhand.tasks.own import Own
+from evenhand.tasks.samples import Samples
 from evenhand.training.data import Task, checksum
 from evenhand.training.identity import resolve_device
 from evenhand.training.recipe import Recipe
@@ -150,7 +150,7 @@ class TextModel:
                 model = auto.from_config(self.config, trust_remote_code=False)
         return Classifier(model.float(), self.tokenizer.pad_token_id), fresh
 
-    def task(self, data: Own) -> tuple[Own, Task]:
+    def task(self, data: Samples) -> tuple[Samples, Task]:
         """The texts as padded ids of tokens, (samples, length) int32; and what is to be said about them."""
         rows, cut = self._tokens(data.texts)
         ids = np.full((len(rows), max(max(map(len, rows)), 1)), self.tokenizer.pad_token_id, dtype=np.int32)
@@ -162,15 +162,10 @@ class TextModel:
                 f"{cut:,} of {len(rows):,} texts were cut after {self.tokenizer.model_max_length} tokens"
             )
         group = [] if data.group is None else [data.group]
-        task = Task(
-            name="text",
-            **data.splits(torch.from_numpy(ids)),
-            class_names=data.class_names,
-            group_names=data.group_names,
-            recipe=TUNED if self.has_weights else FRESH,
-            make_model=self.make,
-            checksum=checksum(ids, *data.class_names, data.y, data.split, *group, _digest(self.folder)),
-        )
+        recipe = TUNED if self.has_weights else FRESH
+        task = data.task("text", torch.from_numpy(ids), recipe=recipe, make_model=self.make)
+        digest = checksum(ids, *data.class_names, data.y, data.split, *group, _digest(self.folder))
+        task = dataclasses.replace(task, checksum=digest)
         return dataclasses.replace(data, notes=tuple(notes)), task
 
     def probabilities(self, texts: list[str], device: str) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.core.arrays import read_arrays
-from evenhand.tasks import archives
+from evenhand.tasks import datasets
 from evenhand.training import journal, seal
 from evenhand.training.record import Record, find, is_finished
 from evenhand.training.store import check_folder, claim, write_bytes
@@ -116,7 +116,7 @@ def _smaller(path: Path, keep: tuple[str, ...] | None) -> bytes:
 
 def _content(file: Path) -> Path:
     """The folder in the cache with what a packed file holds."""
-    return archives.unpack(_zip(file).stem, [file])
+    return datasets.unpack(_zip(file).stem, [file])
 
 
 def _zip(file: Path) -> Path:

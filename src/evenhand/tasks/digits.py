@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.tasks import colour, source
+from evenhand.tasks import colour
+from evenhand.tasks.samples import data_rng
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
@@ -32,27 +33,18 @@ def load(
 
     `mislabelled`: the share of training and validation images with a wrong label.
     """
-    return colour.colour_task(
-        "digits",
-        splits(),
-        p=p,
-        rgb=colour.palette(palette),
-        class_names=[str(digit) for digit in range(10)],
-        colour_names=[f"colour {number}" for number in range(10)],
-        recipe=RECIPE,
-        every_colour=True,
-        mislabelled=mislabelled,
-    )
+    settings = {"p": p, "mislabelled": mislabelled, "every_colour": True}
+    return colour.ten_colours("digits", splits(), palette, recipe=RECIPE, **settings)
 
 
-def splits() -> tuple[colour.Grey, colour.Grey, colour.Grey]:
+def splits() -> colour.Splits:
     """The digits as 60 % training, 15 % validation and 25 % test images, each class in these shares."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # intensities come as 0..16
     grey = colour.Grey(images, bunch.target.astype(np.int64))
-    rng = np.random.default_rng([source.DATA_SEED, 0])
+    rng = data_rng(0)
     chosen: list[list[np.ndarray]] = [[], [], []]
     for digit in range(10):
         members = rng.permutation(np.flatnonzero(grey.y == digit))

@@ -17,14 +17,4 @@ SOURCE = None  # nothing to fetch
 
 def load(root: Path | None = None, *, p: float = 0.97) -> Task:
     """1,797 digits; a share p of the odd ones is red and of the even ones green."""
-    train, val, test = (colour.Grey(part.images, 1 - part.y % 2) for part in digits.splits())
-    return colour.colour_task(
-        "digits_even_odd",
-        (train, val, test),
-        p=p,
-        rgb=colour.RED_GREEN,
-        class_names=["odd", "even"],
-        colour_names=["red", "green"],
-        recipe=RECIPE,
-        every_colour=True,
-    )
+    return colour.odd_or_even("digits_even_odd", digits.splits(), p=p, recipe=RECIPE, every_colour=True)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenhand.tasks import colour, mnist, source
+from evenhand.tasks import colour, datasets
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
 RECIPE = Recipe(model="cnn", epochs=100, batch_size=2048, optimizer="adam", lr=1e-3, weight_decay=0.0)
 
-GRIDS = {
-    "erm": {"lr": [1e-3], "weight_decay": [0.0, 1e-5, 1e-4, 1e-2, 1.0]},
-    "gdro": {"lr": [1e-3], "weight_decay": [0.0, 1e-4, 1e-2, 1.0]},
-}
+GRIDS = colour.MNIST_GRIDS
 
-SOURCE = mnist.SOURCE
+SOURCE = colour.MNIST
 
-PAPER = source.Paper(
+PAPER = datasets.Paper(
     num_samples=48_000,
     num_classes=2,
     num_groups=4,
@@ -30,13 +27,4 @@ PAPER = source.Paper(
 
 def load(root: Path | None = None, *, p: float = 0.99) -> Task:
     """A share p of the odd digits is red and of the even ones green; the test colours are balanced."""
-    train, val, test = (colour.Grey(part.images, 1 - part.y % 2) for part in mnist.splits(root, "even_odd"))
-    return colour.colour_task(
-        "even_odd",
-        (train, val, test),
-        p=p,
-        rgb=colour.RED_GREEN,
-        class_names=["odd", "even"],
-        colour_names=["red", "green"],
-        recipe=RECIPE,
-    )
+    return colour.odd_or_even("even_odd", colour.mnist_splits(root, "even_odd"), p=p, recipe=RECIPE)

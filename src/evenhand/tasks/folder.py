@@ -8,11 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import own, photos, source
-from evenhand.tasks.images import SUFFIXES, decoded, images_under, left_out
-from evenhand.tasks.own import TEST, TRAIN, VAL, Own
+from evenhand.tasks import data_root
+from evenhand.tasks.images import SUFFIXES, image_task, images_under, left_out
+from evenhand.tasks.samples import (
+    TEST,
+    TRAIN,
+    VAL,
+    Samples,
+    completed_split,
+    encode_classes,
+    stratified_split,
+)
 from evenhand.training.augment import Warp
-from evenhand.training.data import Task, checksum
+from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
 RECIPE = Recipe(model="cnn", epochs=40, batch_size=64, check_every=1)
@@ -23,20 +31,25 @@ FLIP = Warp(flip=True)
 def load(root: Path | None = None, *, path: str = "", size: int = 32) -> Task:
     """The images under `path`, as squares of `size` pixels; `path` is taken from the data folder."""
     place = located("folder", root, path)
-    data = listing(place)
+    data = read_folder(place)
     for note in data.notes:
         warnings.warn(f"{place}: {note}", stacklevel=2)
     return task(data, size=size)
+
+
+def listing(root: Path | None = None, *, path: str = "") -> Samples:
+    """The images under `path`, none of which is opened."""
+    return read_folder(located("folder", root, path))
 
 
 def located(name: str, root: Path | None, path: str) -> Path:
     """Where one's own data lie: `path` itself, or below the data folder."""
     if not path and root is None:
         raise ValueError(f"the task {name} needs to know where your data are: {name}:path=…")
-    return source.data_root(root) / path if path else Path(str(root))
+    return data_root(root) / path if path else Path(str(root))
 
 
-def listing(folder: Path) -> Own:
+def read_folder(folder: Path) -> Samples:
     """The images of every class folder, found recursively and sorted by their paths."""
     if not folder.is_dir():
         raise ValueError(f"expected a folder of class folders with images, but there is no folder {folder}")
@@ -57,16 +70,15 @@ def listing(folder: Path) -> Own:
     if not files:
         raise ValueError(_nothing(folder))
     note = left_out(others)
-    y, class_names = own.classes_of(labels, f"the folder {folder}")
+    y, class_names = encode_classes(labels, f"the folder {folder}")
     given = np.array(split, dtype=np.int64)
     if divided:
         _check_trained(y, given, class_names, folder)
-    return Own(
-        kind="images",
+    return Samples(
         ids=[str(file.relative_to(folder)) for file in files],
         y=y,
         class_names=class_names,
-        split=own.completed(y, given) if divided else own.divided(y),
+        split=completed_split(y, given) if divided else stratified_split(y),
         files=files,
         notes=(note,) if note else (),
     )
@@ -76,7 +88,7 @@ def _check_trained(y: np.ndarray, given: np.ndarray, class_names: tuple[str, ...
     """Every class can be learned: it has enough samples in train, also once val or test is taken of them."""
     counts = np.bincount(y[given == TRAIN], minlength=len(class_names))
     taken = sum(not (given == part).any() for part in (VAL, TEST))
-    needed = 3 + taken  # as own.LEAST: three to train on
+    needed = 3 + taken  # as samples.LEAST: three to train on
     rare = [f"{class_names[i]!r} ({counts[i]})" for i in np.flatnonzero(counts < needed)]
     if rare:
         raise ValueError(
@@ -101,20 +113,6 @@ def _nothing(folder: Path) -> str:
     return f"{expected}, but {folder} holds no images{note}; put them there or name another folder"
 
 
-def task(data: Own, *, size: int, name: str = "folder") -> Task:
+def task(data: Samples, *, size: int, name: str = "folder") -> Task:
     """Decoded images as a Task for a small network of one's own."""
-    if size < 1:
-        raise ValueError(f"size must be at least 1 pixel, got {size}")
-    images = decoded(name, data.files, size)
-    group = [] if data.group is None else [data.group]
-    return Task(
-        name=name,
-        **data.splits(images.pixels),
-        class_names=data.class_names,
-        group_names=data.group_names,
-        recipe=RECIPE,
-        mean=photos.MEAN,
-        std=photos.STD,
-        augment=None,
-        checksum=checksum(images.digest, *data.class_names, data.y, data.split, *group),
-    )
+    return image_task(name, data, size, *data.class_names, recipe=RECIPE)

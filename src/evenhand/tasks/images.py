@@ -1,4 +1,4 @@
-"""Images: which files of a folder are images, how one is read, and many decoded once into an array.
+"""Images: which files of a folder are images, how one is read, many decoded once into an array, and a Task.
 
 The array is memory-mapped. Decoding is parallel and resumable, and has checksums.
 """
@@ -18,11 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.tasks import source
+from evenhand.tasks import cache_root
+from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples
 from evenhand.training import journal, store
+from evenhand.training.data import Task
 from evenhand.training.models import VISION_NEEDED
+from evenhand.training.recipe import Recipe
 from evenhand.training.shape import misshapen
 
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, whose weights the models start from
+PRETRAINED = Recipe(model="resnet18", weights="pretrained", optimizer="sgd", lr=1e-3, momentum=0.9)
 CHUNK = 256  # images between two notes of what is done
 VERSION = 2  # of the decoding; a change makes new arrays
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -39,26 +44,46 @@ class Decoded:
     folder: Path
 
 
+def image_task(name: str, data: Samples, size: int, *identity: str, **settings: Any) -> Task:
+    """The images as squares of `size` pixels, decoded into one array for all splits.
+
+    identity: What the checksum depends on besides pixels, labels, splits and groups.
+    settings: Of the Task, as `Samples.task` takes them.
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1 pixel, got {size}")
+    for part, part_name in ((TRAIN, "training"), (VAL, "validation"), (TEST, "test")):
+        counts = np.bincount(data.y[data.rows(part)], minlength=len(data.class_names))
+        if not counts.any():
+            raise ValueError(
+                f"the {part_name} split of {name} is empty; are all of the dataset's files in place?"
+            )
+        # A class may be too rare for the smaller splits, but one that is never trained on is a mistake.
+        if part == TRAIN and not counts.all():
+            empty = ", ".join(data.class_names[label] for label in np.flatnonzero(counts == 0)[:5])
+            raise ValueError(f"the training split of {name} has no image of {empty}; are all files in place?")
+    found = decoded(name, data.files, size)
+    return data.task(name, found.pixels, found.digest, *identity, mean=MEAN, std=STD, **settings)
+
+
 def decoded(task: str, files: Sequence[Path], size: int) -> Decoded:
     """The images as RGB squares of `size` pixels, in the order of `files`; decoded on first use."""
-    folder = source.cache_root() / "images" / f"{task}-{size}-{_stamp(task, files, size)}"
+    folder = cache_root() / "images" / f"{task}-{size}-{_stamp(task, files, size)}"
+    array, manifest = folder / "images.npy", folder / "manifest.json"
     with store.claim(folder):
-        pixels, manifest = folder / "images.npy", folder / "manifest.json"
-        if manifest.is_file():
-            found, chunks = _open(pixels, len(files), size), _chunks(manifest, len(files))
-            if found is not None and chunks is not None:
-                journal.detail("reused the decoded images in %s", folder)
-                return Decoded(found, _joined(chunks), folder)
-            manifest.unlink()  # it, or the array beside it, is gone or damaged: decode again
-        digests = _decode_all(task, files, size, folder)
-        (folder / "images.npy.part").replace(pixels)
-        digest = _joined(digests)
-        # Written last: its existence means that every image was decoded.
-        store.write_json(manifest, {"digest": digest, "chunks": digests, "images": len(files), "size": size})
-        (folder / "progress.jsonl").unlink()
-        found = _open(pixels, len(files), size)
-        assert found is not None
-        return Decoded(found, digest, folder)
+        pixels, chunks = _open(array, len(files), size), _chunks(manifest, len(files))
+        if pixels is None or chunks is None:
+            manifest.unlink(missing_ok=True)  # first: it, or the array beside it, is absent or damaged
+            chunks = _decode_all(task, files, size, folder)
+            (folder / "images.npy.part").replace(array)
+            content = {"digest": _joined(chunks), "chunks": chunks, "images": len(files), "size": size}
+            store.write_json(manifest, content)  # last: its existence means that every image was decoded
+            (folder / "progress.jsonl").unlink()
+            pixels = _open(array, len(files), size)
+            assert pixels is not None
+        else:
+            journal.detail("reused the decoded images in %s", folder)
+    return Decoded(pixels, _joined(chunks), folder)
 
 
 def damaged_chunks(images: Decoded) -> list[int]:
@@ -73,10 +98,10 @@ def _joined(digests: list[str]) -> str:
 
 
 def _chunks(manifest: Path, count: int) -> list[str] | None:
-    """The checksums of the chunks of so many images; None where the manifest is damaged."""
+    """The checksums of the chunks of so many images; None where the manifest is absent or damaged."""
     try:
         content = store.read_json(manifest)
-    except store.Damaged:
+    except (store.Damaged, FileNotFoundError):
         return None
     if misshapen(content, {"digest": str, "chunks": [str]}) or len(content["chunks"]) != -(-count // CHUNK):
         return None

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import csv
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from evenhand.tasks import folder, own
-from evenhand.tasks.own import TRAIN, Own
-from evenhand.tasks.table_file import pandas_module, read
-from evenhand.training.data import Task, checksum
+from evenhand.tasks import folder
+from evenhand.tasks.samples import TRAIN, Samples, encode, encode_classes, stratified_split
+from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
 RECIPE = Recipe(model="mlp", epochs=40, batch_size=128, check_every=1)
 MOST_WORDS = 2000  # of a bag of words that a network reads; the linear model of an audit reads all
 MOST_VALUES = 50  # of a category that a network sees; rarer ones look alike
 IDENTIFIER = 0.5  # a column of words with more distinct values than this share of its rows names the rows
+PANDAS_NEEDED = "tables need pandas and pyarrow: pip install 'evenhand[table]'"
+CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".csv.gz", ".tsv.gz")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+SUFFIXES = (*CSV_SUFFIXES, *PARQUET_SUFFIXES)
 
 
 def load(
@@ -32,11 +38,11 @@ def load(
 ) -> Task:
     """The table at `path` as numbers for a small network; with `image`, the pictures that it lists."""
     file = folder.located("table", root, path)
-    data = listing(file, label=label, text=text or None, image=image or None, group=group or None)
+    data = read_table(file, label=label, text=text or None, image=image or None, group=group or None)
     return folder.task(data, size=size, name="table") if data.kind == "images" else task(data)
 
 
-def listing(
+def read_table(
     file: Path,
     *,
     label: str,
@@ -44,7 +50,7 @@ def listing(
     image: str | None = None,
     group: str | None = None,
     header: bool = True,
-) -> Own:
+) -> Samples:
     """The table's labelled rows, their columns checked and cleaned, divided into three parts."""
     frame = read(file, header=header)
     named = {"--label": label, "--text": text, "--image": image, "--group": group}
@@ -67,32 +73,117 @@ def listing(
     if not here.all():
         notes.append(f"{int((~here).sum()):,} rows without a label were left out")
         frame = frame[here]
-    y, class_names = own.classes_of(_as_names(frame[label]), f"the column {label!r} of {file}")
-    attribute, attribute_names = _attribute(frame, group)
-    content: dict[str, Any] = {"kind": "table"}
-    ids = [str(row) for row in frame.index]
+    y, class_names = encode_classes(_as_names(frame[label]), f"the column {label!r} of {file}")
+    attribute, attribute_names = (None, ()) if group is None else _attribute(frame[group])
+    ids, content = [str(row) for row in frame.index], dict[str, Any]()
     if text is not None:
-        content = {
-            "kind": "text",
-            "texts": ["" if v is None or v != v else str(v) for v in frame[text].tolist()],
-        }
+        content = {"kind": "text", "texts": as_text(frame[text])}
     elif image is not None:
-        ids = [str(value) for value in frame[image].tolist()]
+        ids = as_text(frame[image])
         content = {"kind": "images", "files": image_files(ids, file, image)}
     else:
         used = [column for column in frame.columns if column not in (label, group)]
-        content["frame"] = cleaned(frame[used], notes)
-    return Own(
+        content = {"kind": "table", "frame": cleaned(frame[used], notes)}
+    return Samples(
         ids=ids,
         y=y,
         class_names=class_names,
-        split=own.divided(y),
+        split=stratified_split(y),
         attribute=attribute,
         attribute_names=attribute_names,
         notes=tuple(notes),
         reading={"header": header, "text": text, "image": image},
         **content,
     )
+
+
+# The table's file.
+
+
+def read(file: Path, *, header: bool = True) -> Any:
+    """The table as a pandas frame; without a header its columns are called 0, 1, 2, …"""
+    pandas_module()  # says that it is needed
+    name = file.name.lower()
+    if not file.is_file():
+        raise ValueError(f"expected a table or a folder of class folders, but there is no {file}")
+    if not name.endswith(SUFFIXES):
+        raise ValueError(f"expected a table whose name ends in {', '.join(SUFFIXES)}, got {file.name!r}")
+    try:
+        frame, names = (_parquet if name.endswith(PARQUET_SUFFIXES) else _csv)(file, header)
+    except Exception as error:  # pandas and pyarrow raise many kinds
+        raise ValueError(_unreadable(file, error)) from error
+    _check_names(names, file)
+    frame.columns = [str(column).strip() for column in frame.columns]
+    if len(frame) == 0:
+        raise ValueError(f"expected a table with rows, but {file} has none; name another file")
+    return frame.reset_index(drop=True)
+
+
+def _parquet(file: Path, header: bool) -> tuple[Any, list[str]]:
+    from pyarrow import parquet
+
+    content = parquet.read_table(file)
+    content.validate(full=True)  # else what is damaged shows only when it is used
+    frame = content.to_pandas()
+    return frame, [*frame.columns]
+
+
+def _csv(file: Path, header: bool) -> tuple[Any, list[str]]:
+    """The frame, and the names as they stand in the first line: pandas renames those that come twice."""
+    pandas = pandas_module()
+    form = {"sep": _separator(file), "skipinitialspace": True}
+    frame = pandas.read_csv(file, **form, header=0 if header else None, na_values=["?"], low_memory=False)
+    if not header:
+        return frame, [*frame.columns]
+    first = pandas.read_csv(file, **form, header=None, nrows=1, dtype=str, keep_default_na=False)
+    return frame, first.iloc[0].tolist()
+
+
+def _check_names(names: Sequence[str], file: Path) -> None:
+    counts = Counter(str(name).strip() for name in names)
+    twice = [repr(name) for name, count in counts.items() if count > 1 and name]
+    if twice:
+        raise ValueError(
+            f"expected columns of different names, but {file} has more than one called "
+            f"{', '.join(twice[:5])}; rename or remove them, since a copy of the label would give it away"
+        )
+
+
+def _unreadable(file: Path, error: Exception) -> str:
+    """Why the file cannot be read, without the reader's internals."""
+    if isinstance(error, UnicodeDecodeError):
+        return (
+            f"expected a CSV in UTF-8, but {file} is in another encoding (Latin-1, perhaps); convert it, "
+            f"such as with: iconv -f LATIN1 -t UTF-8 {file.name} > utf8.csv"
+        )
+    why = " ".join(str(error).replace("Error tokenizing data. C error: ", "").split())
+    return f"{file} cannot be read as a table: {why}; is it damaged, or of another kind?"
+
+
+def _separator(file: Path) -> str:
+    """Comma, semicolon, tab or bar, whichever the first line fits."""
+    if ".tsv" in file.name.lower():
+        return "\t"
+    if file.name.lower().endswith(".gz"):
+        return ","
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        first = lines.readline()
+    try:
+        return csv.Sniffer().sniff(first, delimiters=",;\t|").delimiter
+    except csv.Error:
+        return ","
+
+
+def pandas_module() -> Any:
+    """pandas, which only tables need."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(PANDAS_NEEDED) from error
+    return pandas
+
+
+# The table's columns.
 
 
 def _check_not_continuous(labels: Any, column: str, file: Path) -> None:
@@ -114,17 +205,20 @@ def _as_names(labels: Any) -> list[str]:
     return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v).strip() for v in values]
 
 
-def _attribute(frame: Any, group: str | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    if group is None:
-        return None, ()
-    values = ["missing" if v is None or v != v else str(v) for v in frame[group].tolist()]
-    names, position = np.unique(np.array(values, dtype=str), return_inverse=True)
+def as_text(values: Any, gap: str = "") -> list[str]:
+    """The values of a column as text; `gap` where there is none."""
+    pairs = zip(values.tolist(), values.notna(), strict=True)
+    return [str(value) if known else gap for value, known in pairs]
+
+
+def _attribute(values: Any) -> tuple[np.ndarray, tuple[str, ...]]:
+    names, position = encode(np.array(as_text(values, "missing"), dtype=str))
     if len(names) > 100:
         raise ValueError(
-            f"expected at most 100 different values in the group column {group!r}, got {len(names):,}; "
-            "cut it into fewer groups"
+            f"expected at most 100 different values in the group column {values.name!r}, "
+            f"got {len(names):,}; cut it into fewer groups"
         )
-    return position.reshape(-1).astype(np.int64), tuple(names.tolist())
+    return position, tuple(names.tolist())
 
 
 def image_files(paths: list[str], table: Path, column: str) -> list[Path]:
@@ -244,7 +338,7 @@ def fitted_words(vectorizer: Any, texts: list[str]) -> Any:
         ) from error
 
 
-def task(data: Own) -> Task:
+def task(data: Samples) -> Task:
     """A table or texts as float32 numbers, scaled by what the training rows are like."""
     train = data.rows(TRAIN)
     if data.kind == "text":
@@ -257,14 +351,6 @@ def task(data: Own) -> Task:
     return tensor_task(data, torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32)))
 
 
-def tensor_task(data: Own, x: torch.Tensor) -> Task:
+def tensor_task(data: Samples, x: torch.Tensor) -> Task:
     """A Task whose inputs are rows of numbers, (samples, features) float32."""
-    group = [] if data.group is None else [data.group]
-    return Task(
-        name="table",
-        **data.splits(x),
-        class_names=data.class_names,
-        group_names=data.group_names,
-        recipe=RECIPE,
-        checksum=checksum(x, *data.class_names, data.y, data.split, *group),
-    )
+    return data.task("table", x, x, *data.class_names, recipe=RECIPE)

@@ -6,23 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import archives, photos, source
+from evenhand.tasks import datasets, images
+from evenhand.tasks.samples import Samples, read_columns, read_rows
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
-from evenhand.training.recipe import Recipe
 
-RECIPE = Recipe(
-    model="resnet18",
-    weights="pretrained",
-    epochs=300,
-    batch_size=137,
-    optimizer="sgd",
-    momentum=0.9,
-    lr=1e-3,
-    weight_decay=1e-2,
-)
+RECIPE = images.PRETRAINED.replace(epochs=300, batch_size=137, weight_decay=1e-2)
 
-SOURCE = source.Source(
+SOURCE = datasets.Source(
     folder="waterbirds",
     needs=("metadata.csv|*/metadata.csv|*.tar.gz|*.tar",),
     size="0.5 GB",
@@ -32,50 +23,32 @@ SOURCE = source.Source(
     "(or the archive itself: waterbirds/waterbird_complete95_forest2water2.tar.gz)",
 )
 
-PAPER = source.Paper(num_samples=4_795, num_classes=2, num_groups=4, worst_group_percent=1.17)
+PAPER = datasets.Paper(num_samples=4_795, num_classes=2, num_groups=4, worst_group_percent=1.17)
 
 # The crop of the dataset's authors; the paper says no more than "random croppings".
 AUGMENT = Warp(crop=(0.7, 1.0), ratio=(3 / 4, 4 / 3), flip=True)
 
 CONFLICTING = frozenset({1, 2})  # landbirds on water, waterbirds on land
-COLUMNS = ("img_filename", "y", "split", "place")
+COLUMNS = {"img_filename": (), "y": ("0", "1"), "split": ("0", "1", "2"), "place": ("0", "1")}
 
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
     """The published splits; validation and test are weighted by the training groups."""
-    return photos.photo_task(
-        "waterbirds",
-        listing(root),
-        size=size,
-        class_names=["landbird", "waterbird"],
-        attribute_names=["land", "water"],
-        conflicting=CONFLICTING,
-        recipe=RECIPE,
-        augment=AUGMENT,
-        weighted=True,
-    )
+    settings = {"recipe": RECIPE, "augment": AUGMENT, "conflicting": CONFLICTING}
+    return images.image_task("waterbirds", listing(root), size, weighted=True, **settings)
 
 
-def listing(root: Path | None) -> photos.Listing:
+def listing(root: Path | None = None) -> Samples:
     """The rows of metadata.csv, whose label 1 is the waterbird and place 1 the water."""
-    folder = archives.folder_with("waterbirds", SOURCE, root, "metadata.csv")
-    file = folder / "metadata.csv"
-    files, numbers = [], []
-    header, *rows = source.fields(file, source.text(file).splitlines()) or [[]]
-    lacking = [column for column in COLUMNS if column not in header]
-    if lacking:
-        raise ValueError(
-            f"{file} must have the columns {', '.join(COLUMNS)}, but has no {', '.join(lacking)}; "
-            "fetch it again"
-        )
-    allowed = {"y": ("0", "1"), "split": ("0", "1", "2"), "place": ("0", "1")}
-    for line, values in enumerate(rows, start=2):
-        if len(values) != len(header):
-            raise ValueError(
-                f"{file}, line {line}: expected {len(header)} fields, got {len(values)}; fetch it again"
-            )
-        row = dict(zip(header, values, strict=True))
-        files.append(folder / row["img_filename"])
-        numbers.append([photos.class_number(row[key], allowed[key], key, file, line) for key in allowed])
-    y, split, place = np.array(numbers, dtype=np.int64).reshape(-1, 3).T
-    return photos.Listing(files, y, split, place)
+    folder = datasets.find_folder("waterbirds", SOURCE, root, "metadata.csv")
+    rows = read_rows(folder / "metadata.csv") or [[]]
+    names, *columns = read_columns(folder / "metadata.csv", rows, COLUMNS, rows[0], 1)
+    y, split, place = np.array(columns).astype(np.int64)
+    return Samples(
+        files=[folder / name for name in names],
+        y=y,
+        class_names=("landbird", "waterbird"),
+        split=split,
+        attribute=place,
+        attribute_names=("land", "water"),
+    )

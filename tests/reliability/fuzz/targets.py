@@ -35,7 +35,7 @@ from evenhand.core.history import LossHistory  # noqa: E402
 from evenhand.core.rebalance import rebalance, sample_weights  # noqa: E402
 from evenhand.integrations import files, prediction  # noqa: E402
 from evenhand.report import formats, tables  # noqa: E402
-from evenhand.tasks import bar, celeba, cub, images, mnist, own, table, waterbirds  # noqa: E402
+from evenhand.tasks import bar, celeba, colour, cub, images, samples, table, waterbirds  # noqa: E402
 from evenhand.training import models, plugins, store  # noqa: E402
 from evenhand.training.recipe import Recipe  # noqa: E402
 from evenhand.training.record import Record, is_finished, read_metrics  # noqa: E402
@@ -70,13 +70,13 @@ def _parts() -> Partition:
 def _idx(folder: Path) -> None:
     rng = np.random.default_rng(0)
     (folder / "train-images-idx3-ubyte").write_bytes(
-        mnist.written(rng.integers(0, 255, (2, 3, 3), dtype=np.uint8))
+        layouts.idx_bytes(rng.integers(0, 255, (2, 3, 3), dtype=np.uint8))
     )
 
 
 def _idx_gz(folder: Path) -> None:
     (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(
-        gzip.compress(mnist.written(np.arange(9, dtype=np.uint8)))
+        gzip.compress(layouts.idx_bytes(np.arange(9, dtype=np.uint8)))
     )
 
 
@@ -92,7 +92,7 @@ def _csv(folder: Path) -> None:
 
 def _read_csv(folder: Path) -> object:
     frame = table.read(folder / "t.csv")
-    return frame, table.listing(folder / "t.csv", label="label", group="group")
+    return frame, table.read_table(folder / "t.csv", label="label", group="group")
 
 
 def _parquet(folder: Path) -> None:
@@ -102,7 +102,7 @@ def _parquet(folder: Path) -> None:
 
 
 def _read_parquet(folder: Path) -> object:
-    return table.listing(folder / "t.parquet", label="label")
+    return table.read_table(folder / "t.parquet", label="label")
 
 
 # -- records -----------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def _own_labels(folder: Path) -> None:
 
 def _read_own_labels(folder: Path) -> object:
     lines = (folder / "labels").read_bytes().decode("utf-8", "surrogateescape").split("\n")
-    return own.divided(own.classes_of(lines, "the file labels")[0])
+    return samples.stratified_split(samples.encode_classes(lines, "the file labels")[0])
 
 
 def _under(make: Callable[[Path], object], *given: object) -> Callable[[Path], None]:
@@ -323,8 +323,8 @@ def _under(make: Callable[[Path], object], *given: object) -> Callable[[Path], N
 
 CUB = "cub/CUB_200_2011"
 TARGETS = [
-    Target("idx", "train-images-idx3-ubyte", _idx, lambda f: mnist.read(f, "train-images-idx3-ubyte")),
-    Target("idx_gz", "t10k-labels-idx1-ubyte.gz", _idx_gz, lambda f: mnist.read(f, "t10k-labels-idx1-ubyte")),
+    Target("idx", "train-images-idx3-ubyte", _idx, lambda f: colour.read_idx(f, "train-images-idx3-ubyte")),
+    Target("idx_gz", "t10k-labels-idx1-ubyte.gz", _idx_gz, lambda f: colour.read_idx(f, "t10k-labels-idx1-ubyte")),
     Target("csv", "t.csv", _csv, _read_csv),
     Target("parquet", "t.parquet", _parquet, _read_parquet),
     Target("waterbirds", "waterbirds/metadata.csv", _under(layouts.make_waterbirds), waterbirds.listing),

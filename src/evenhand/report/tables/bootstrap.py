@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from evenhand import tasks
-from evenhand.bench.grids import parse, task_module
-from evenhand.tasks import photos
+from evenhand.bench.grids import task_module
+from evenhand.tasks.samples import TEST
 from evenhand.training.record import Record
 
 REPLICATES = 2000
@@ -91,27 +90,17 @@ def _said(why: Counter[str], total: int) -> list[str]:
 
 def read_truth(spec: str, root: Path | None) -> Truth | None:
     """Labels and groups of a task's test samples; None where they are not here or nobody knows the task."""
-    module = task_module(spec)
-    if module is None:
+    if task_module(spec) is None:
         return None
     try:
-        if hasattr(module, "listing") and "limit" not in parse(spec)[1]:
-            return _listed(module, parse(spec)[1], root)
+        listing = tasks.listing(spec, root)  # so that no photograph has to be opened
+        if listing is not None:
+            rows, groups = listing.rows(TEST), listing.y if listing.group is None else listing.group
+            return Truth(listing.y[rows], groups[rows])
         test = tasks.load(spec, root).test
     except (ValueError, OSError, ImportError):
         return None
-    groups = test.y if test.group is None else test.group
-    return Truth(test.y.numpy(), groups.numpy())
-
-
-def _listed(module: Any, options: dict[str, str], root: Path | None) -> Truth:
-    """From a dataset's lists, so that no photograph has to be opened."""
-    listing = photos.listed(module, options, root)
-    test = listing.split == photos.TEST
-    labels = listing.y[test]
-    if listing.attribute is None:
-        return Truth(labels, labels)
-    return Truth(labels, labels * (int(listing.attribute.max()) + 1) + listing.attribute[test])
+    return Truth(test.y.numpy(), (test.y if test.group is None else test.group).numpy())
 
 
 def _correct(record: Record, truth: Truth) -> npt.NDArray[np.bool_] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from evenhand.bench.select import Bench
 from evenhand.report import paper
 from evenhand.report.study import method_title
 from evenhand.report.table import EMPTY, Cell, Column, Row, Section, Table, number, words
-from evenhand.tasks import photos
+from evenhand.tasks.samples import TRAIN
 from evenhand.training import plugins
 from evenhand.training.record import Record
 
@@ -120,34 +120,35 @@ def _from_data(spec: str, root: Path | None) -> dict[str, Any]:
     if module is None:
         return {}
     try:
-        if hasattr(module, "listing"):
-            return _listed(spec, module, root)
+        listing = tasks.listing(spec, root)
+        if listing is not None and listing.kind == "images":
+            size = int(tasks.parse(spec)[1].get("size") or plugins.keywords(module.load)["size"])
+            train, group = listing.rows(TRAIN), listing.group
+            counted = len(train), None if group is None else group[train], getattr(module, "CONFLICTING", ())
+            return _facts(listing.class_names, listing.group_names, (3, size, size), *counted)
         task = tasks.load(spec, root)
     except (ValueError, OSError, ImportError):
         return {}
-    facts: dict[str, Any] = {"n": len(task.train), "L": task.num_classes}
-    facts["shape"] = tuple(task.train.x[0].shape)
-    if task.train.group is not None:
-        group = task.train.group.numpy()
-        facts["k"] = len(task.group_names)
-        facts["worst_group"] = float(np.unique(group, return_counts=True)[1].min() / len(group))
-        if task.conflicting:
-            facts["conflicting"] = float(np.isin(group, sorted(task.conflicting)).mean())
-    return facts
+    groups = None if task.train.group is None else task.train.group.numpy()
+    shape = tuple(task.train.x[0].shape)
+    return _facts(task.class_names, task.group_names, shape, len(task.train), groups, task.conflicting)
 
 
-def _listed(spec: str, module: Any, root: Path | None) -> dict[str, Any]:
-    _, options = tasks.parse(spec)
-    found = photos.listed(module, options, root)
-    train = found.split == photos.TRAIN
-    size = int(options.get("size") or plugins.keywords(module.load)["size"])
-    facts: dict[str, Any] = {"n": int(train.sum()), "L": len(np.unique(found.y)), "shape": (3, size, size)}
-    if found.attribute is not None:
-        cells = found.y * (int(found.attribute.max()) + 1) + found.attribute
-        facts["k"] = len(np.unique(cells))
-        facts["worst_group"] = float(np.unique(cells[train], return_counts=True)[1].min() / train.sum())
-        if conflicting := getattr(module, "CONFLICTING", None):
-            facts["conflicting"] = float(np.isin(cells[train], sorted(conflicting)).mean())
+def _facts(
+    classes: Sequence[str],
+    group_names: Sequence[str],
+    shape: tuple[int, ...],
+    n: int,
+    group: np.ndarray | None,
+    conflicting: Collection[int],
+) -> dict[str, Any]:
+    """The columns of the dataset table; `group`, (n,), is of the training samples."""
+    facts: dict[str, Any] = {"n": n, "L": len(classes), "shape": shape}
+    if group is not None:
+        facts["k"] = len(group_names)
+        facts["worst_group"] = float(np.unique(group, return_counts=True)[1].min() / n)
+        if conflicting:
+            facts["conflicting"] = float(np.isin(group, sorted(conflicting)).mean())
     return facts
 
 

@@ -13,7 +13,7 @@ from evenhand.bench.grids import combinations, named, task_recipe
 from evenhand.bench.select import Bench, num_equal, recipe_changes, rule, scores
 from evenhand.report import paper
 from evenhand.report.words import count, listed
-from evenhand.tasks.source import cache_root
+from evenhand.tasks import cache_root
 from evenhand.training.record import Record
 
 MOST = 3  # settings named in a note; of the rest it says how many
