@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # Where the environment forbids it, every process would compile torch's modules anew, for many seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test check format docs test-min clean
+.PHONY: setup demo test test-all mutants golden check format docs test-min clean
 
 setup: $(READY)
 
@@ -24,6 +24,22 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest tests src --doctest-modules -n auto
+
+# What takes too long for every change: all tests, fuzzing, faults, and patches that a test must notice.
+test-all: $(READY)
+	$(BIN)/python -m pytest tests src --doctest-modules -n auto -m ""
+	FUZZ_EXAMPLES=1000 $(BIN)/python -m pytest tests/reliability/test_fuzz.py -n auto -k "not mutated"
+	$(BIN)/python tests/reliability/fuzz/fuzz.py --cases 1000
+	$(BIN)/python tests/reliability/fault_matrix.py --sample 400
+	$(MAKE) mutants
+
+# Every patch of tests/mutants.toml must make the test that it names fail.
+mutants: $(READY)
+	$(BIN)/python tests/mutants.py --jobs 2
+
+# Record the golden numbers and texts anew; tests/golden/make.py says when it refuses.
+golden: $(READY)
+	$(BIN)/python tests/golden/make.py
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -29,7 +29,9 @@ def write_json(path: Path, content: Any) -> None:
     write_bytes(path, json.dumps(content).encode())
 
 
-def split_scores(wga: float, accuracy: float, groups: bool = True, size: int = 100) -> dict[str, Any]:
+def split_scores(
+    wga: float, accuracy: float, groups: bool = True, size: int = 100, unweighted: float | None = None
+) -> dict[str, Any]:
     """What metrics.json says of a split whose second group is the worst."""
     parts = [
         {
@@ -47,7 +49,7 @@ def split_scores(wga: float, accuracy: float, groups: bool = True, size: int = 1
         "wga_over": "groups" if groups else "classes",
         "worst_group": GROUPS[1] if groups else "odd",
         "worst_class": (wga + accuracy) / 2,
-        "accuracy": accuracy,
+        "accuracy": accuracy if unweighted is None else unweighted,
         "accuracy_weighted": accuracy,
         "accuracy_balanced": (accuracy + wga) / 2,
         "groups": parts if groups else None,
@@ -83,12 +85,15 @@ def write(
     numerics: int = 1,
     compute: str = "eager",
     content: dict[str, Any] | None = None,
+    size: int = 100,
+    unweighted: float | None = None,
 ) -> Record:
     """A finished run; `lr` and `weight_decay` may stand among the settings, as in a grid.
 
     `wrong`: of the two validation samples that the pseudo-groups set apart in each class, how many are
     misclassified; `pseudo`: the run has pseudo-groups of the validation set and a partition; `older`: the
-    record is of before it said how it was computed; `content`: what the key hashes, in place of all that.
+    record is of before it said how it was computed; `content`: what the key hashes, in place of all that;
+    `size`: of every group; `unweighted`: validation accuracy without the weights, where it differs.
     """
     settings = dict(settings or {})
     own_recipe = recipe or Recipe(batch_size=2048, precision="fp32")
@@ -135,8 +140,8 @@ def write(
         "task": task,
         "method": method,
         "seed": seed,
-        "val": split_scores(wga if val_wga is None else val_wga, val, groups),
-        "test": split_scores(wga, val, groups),
+        "val": split_scores(wga if val_wga is None else val_wga, val, groups, size, unweighted),
+        "test": split_scores(wga, val, groups, size),
         "identification": found,
         "epochs": {name: stage["epochs"] for name, stage in stages.items()},
     }

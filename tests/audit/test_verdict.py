@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -15,7 +16,7 @@ from evenhand.audit.evidence import Evidence, balanced_without, folds, late_samp
 from evenhand.audit.labels import course, follow, ordinary
 from evenhand.audit.page import _scores
 from evenhand.audit.triage import sort_out
-from evenhand.audit.verdict import CLASS_FLOOR, class_gaps, humps, judge, paired_change, threshold
+from evenhand.audit.verdict import CLASS_FLOOR, class_gaps, doubtful, humps, judge, paired_change, threshold
 from evenhand.core.partition import partition
 
 
@@ -40,6 +41,50 @@ def test_outliers_are_clipped() -> None:
     losses[0] = 500.0
     parts, _ = humps(losses, np.repeat([0, 1], 300))
     assert abs(parts.margin).max() < 20  # in units of the distance between the clusters
+
+
+def with_losses(losses: np.ndarray, y: np.ndarray) -> Evidence:
+    """Training samples with these losses in every epoch; both models are right about every sample."""
+    histories = (losses[:, None] * np.ones((1, 4))).astype(np.float32)
+    count, right = int(y.max()) + 1, dict.fromkeys(("train", "val", "test"), y)
+    return made(
+        class_names=tuple(f"class {label}" for label in range(count)),
+        y=right,
+        losses=histories,
+        hits=histories < 1,
+        val_losses=histories,
+        parts=partition(histories, y),
+        baseline=right,
+        balanced=right,
+        unseen=np.eye(count)[y],
+        unseen_balanced=np.eye(count)[y],
+    )
+
+
+def test_a_few_outliers_make_no_hump() -> None:
+    y = np.repeat([0, 1], 400)
+    losses = np.random.default_rng(0).uniform(0, 2, 800)
+    losses[np.r_[:4, 400:404]] = 100.0
+    assert judge(with_losses(losses, y)).advice == "leave it"
+
+
+@pytest.mark.parametrize(("apart", "advice"), [(2, "leave it"), (3, "retrain")])
+def test_of_many_classes_one_in_twenty_must_stand_apart(apart: int, advice: str) -> None:
+    y = np.repeat(np.arange(41), 240)
+    losses = np.random.default_rng(0).normal(1, 0.1, len(y))
+    losses[(y < apart) & (np.arange(len(y)) % 240 < 12)] = 3.0
+    verdict = judge(with_losses(losses, y))
+    assert sum(each.clear for each in verdict.classes) == apart and verdict.strength < verdict.threshold
+    assert verdict.advice == advice
+
+
+@pytest.mark.parametrize(
+    ("doubted", "late", "expected"), [(19, 19, False), (11, 20, True), (10, 20, False), (20, 41, False)]
+)
+def test_doubts_need_twenty_late_samples_and_more_than_half_of_them(
+    doubted: int, late: int, expected: bool
+) -> None:
+    assert doubtful(doubted, late) == expected
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -143,6 +188,45 @@ def test_a_model_that_loses_accuracy_asks_for_a_look() -> None:
     assert verdict.reasons[1].endswith("what was repeated does not generalise")
 
 
+def losing(lost: int, samples: int) -> Evidence:
+    """The balanced model turns `lost` of so many validation samples from right to wrong."""
+    y = np.arange(samples) % 2
+    return made(
+        apart=0.05,
+        y={**made().y, "val": y},
+        val_losses=np.full((samples, 12), 0.1, dtype=np.float32),
+        baseline={**made(apart=0.05).baseline, "val": y},
+        balanced={**made().balanced, "val": np.where(np.arange(samples) < lost, 1 - y, y)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("lost", "samples", "harmed"),
+    [
+        (40, 1000, True),  # 4 points, six standard errors
+        (20, 1000, False),  # 2 points are tolerated, however certain
+        (1, 20, False),  # 5 points, but one standard error
+        (3, 20, False),  # 15 points, 1.9 standard errors
+        (4, 20, True),  # 20 points, 2.2 standard errors
+    ],
+)
+def test_harm_is_a_loss_of_more_than_three_points_and_two_standard_errors(
+    lost: int, samples: int, harmed: bool
+) -> None:
+    verdict = judge(losing(lost, samples))
+    assert verdict.advice == ("look first" if harmed else "retrain")
+    assert any("points of validation accuracy" in reason for reason in verdict.reasons) == harmed
+
+
+def test_a_loss_of_more_than_three_points_is_not_recommended_however_uncertain() -> None:
+    cheap, dear = losing(1, 40), losing(1, 20)  # 2.5 and 5 points
+    wrong = cheap.unseen.copy()
+    wrong[:10] = wrong[:10, ::-1]  # of ten late samples, balancing turns all from wrong to right
+    for found, model in ((cheap, "balanced"), (dear, "baseline")):
+        chosen = recommend(dataclasses.replace(found, unseen=wrong), judge(found))
+        assert chosen["model"] == model and judge(found).advice == "retrain"
+
+
 def test_a_balanced_model_that_says_one_class_of_everything_is_a_failed_training() -> None:
     found = made(apart=0.05)
     dogs = {part: np.ones_like(y) for part, y in found.y.items()}
@@ -208,6 +292,11 @@ def test_a_gain_that_may_be_chance_is_none() -> None:
     five = made(apart=0.05, val_losses=few.val_losses, unseen=wrong, unseen_balanced=few.unseen)
     assert late_changes(five) == (5, 0, 40) and recommend(five, judge(five))["model"] == "balanced"
     assert recommend(five, judge(five))["chance"] == 1 / 32
+    wrong[4] = wrong[4, ::-1]
+    four = made(apart=0.05, val_losses=few.val_losses, unseen=wrong, unseen_balanced=few.unseen)
+    chosen = recommend(four, judge(four))
+    assert late_changes(four) == (4, 0, 40) and chosen["chance"] == 1 / 16
+    assert chosen["model"] == "baseline" and "which may be chance" in chosen["reason"]
 
 
 @pytest.mark.parametrize(("better", "worse"), [(0, 0), (3, 0), (5, 2), (2, 5), (6, 6)])
@@ -304,3 +393,5 @@ def test_paired_change_counts_the_same_samples() -> None:
     after[:5] = 1
     assert paired_change(before, after, y)[0] == pytest.approx(0.05)
     assert paired_change(y, y, y) == (0.0, 0.0)
+    differences = np.r_[np.zeros(95), np.ones(5)]  # five turn right
+    assert paired_change(before, after, y)[1] == pytest.approx(differences.std() / 10)

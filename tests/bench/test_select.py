@@ -58,6 +58,12 @@ def test_the_best_mean_over_seeds_is_selected_by_each_criterion(tmp_path: Path) 
     np.testing.assert_allclose(table, [[0, 0], [0.5, 0.5], [1, 1]])  # of two samples set apart in each class
 
 
+def test_the_accuracy_that_selects_is_the_weighted_one(tmp_path: Path) -> None:
+    records = [lff(tmp_path, 0.05, val=0.9, unweighted=0.95), lff(tmp_path, 0.1, val=0.92, unweighted=0.85)]
+    found = candidates(records, "even_odd", "lff")
+    assert scores(found).tolist() == [[0.9], [0.92]] and select(found).settings == {"q": 0.1}
+
+
 def test_pseudo_groups_are_needed_and_must_fit(tmp_path: Path) -> None:
     found = candidates([lff(tmp_path, 0.05)], "even_odd", "lff")
     with pytest.raises(ValueError, match="needs the validation set's pseudo-groups, which runs of tab leave"):
@@ -122,6 +128,7 @@ def test_missing_seeds_are_missing_not_zero(tmp_path: Path) -> None:
     found = bench.candidates("lff")
     table = scores_on_test(found)
     assert bench.seeds == [0, 1, 2] and math.isnan(table[0, 1]) and math.isnan(table[1, 2])
+    assert best(np.array([[0.9, math.nan, math.nan], [0.8, 0.8, 0.8]])) == 0
     worth = price(found, "accuracy", bench)
     assert worth is not None and worth.per_seed == pytest.approx((3.0,))  # only seed 0 has both
     assert worth.ratio_of_means == pytest.approx(0.75 / 0.3)
@@ -308,6 +315,8 @@ def test_unknown_tasks_are_said_to_have_no_runs(tmp_path: Path) -> None:
 def test_the_interval_counts_the_test_images_once(tmp_path: Path) -> None:
     records = [write(tmp_path, "erm", PAIR, seed=s, wga=w) for s, w in enumerate((0.4, 0.5, 0.6))]
     assert interval(records) == wilson_interval(50, 100)
+    other = write(tmp_path, "erm", PAIR, seed=3, wga=0.5, size=20)
+    assert interval([*records, other]) == wilson_interval(10, 20)  # the smallest worst group
 
 
 def test_a_whole_bench_is_complete(tmp_path: Path) -> None:

@@ -50,10 +50,10 @@ def test_wilson_interval_has_known_values() -> None:
 
 
 def test_identification_scores() -> None:
-    minority = [True, True, True, False, False, False]
-    conflicting = [True, True, False, True, False, False]
+    minority = [True, True, True, True, False, False]
+    conflicting = [True, True, False, False, True, False]
     scores = identification(minority, conflicting, [0, 1, 2, 3, 4, 5, 0, 0])
-    assert scores.identified == pytest.approx(2 / 3) and scores.purity == pytest.approx(2 / 3)
+    assert scores.identified == pytest.approx(2 / 3) and scores.purity == pytest.approx(2 / 4)
     assert scores.share == pytest.approx(5 / 8)
     assert identification([False] * 3, [False] * 3, [0, 1, 2]).purity is None
 
@@ -67,6 +67,20 @@ def test_the_price_of_unawareness() -> None:
     assert price.per_seed == pytest.approx((1.5, 1.6))
     assert price.mean == pytest.approx(1.55) and price.deviation == pytest.approx(0.05)
     assert price.ratio_of_means == pytest.approx(0.70 / 0.45)
+
+
+def test_the_best_candidate_is_one_for_all_seeds() -> None:
+    accuracy = [[0.95, 0.97], [0.90, 0.92], [0.80, 0.80]]
+    wga = [[0.40, 0.50], [0.60, 0.80], [0.70, 0.60]]  # the third is better in the first seed alone
+    price = price_of_unawareness(accuracy, wga)
+    assert price.best == 1 and price.per_seed == pytest.approx((0.6 / 0.4, 0.8 / 0.5))
+
+
+def test_the_selected_candidate_is_one_for_all_seeds() -> None:
+    accuracy = [[0.95, 0.97], [0.96, 0.90], [0.80, 0.80]]  # the second is better in the first seed alone
+    wga = [[0.40, 0.50], [0.50, 0.60], [0.70, 0.80]]
+    price = price_of_unawareness(accuracy, wga)
+    assert price.selected == 0 and price.per_seed == pytest.approx((0.7 / 0.4, 0.8 / 0.5))
 
 
 def test_ties_missing_seeds_and_zeros_are_defined() -> None:

@@ -37,6 +37,21 @@ def test_a_planted_minority_is_found() -> None:
     assert ((parts.margin > 0) == parts.minority).all()
 
 
+@pytest.mark.parametrize("numbers", [False, True])
+@pytest.mark.parametrize("high", [False, True])
+def test_margins_are_positive_in_the_minority_whichever_part_has_the_higher_loss(
+    numbers: bool, high: bool
+) -> None:
+    random = np.random.default_rng(0)
+    y, few = np.repeat([0, 1], 50), np.arange(100) % 10 == 0
+    losses = np.where(few == high, 2.0, 0.5)[:, None] + 0.1 * random.random((100, 4))
+    parts = partition(losses.mean(1) if numbers else losses, y)
+    np.testing.assert_array_equal(parts.minority, few)
+    np.testing.assert_array_equal(parts.margin > 0, few)
+    assert parts.margin[few].mean() == pytest.approx(0.5, abs=0.01)
+    assert parts.margin[~few].mean() == pytest.approx(-0.5, abs=0.01)
+
+
 class OnGPU(torch.Tensor):
     """A tensor that says it lies on a GPU; in float64, which the kernels leave to plain passes."""
 

@@ -56,6 +56,16 @@ def test_a_class_draws_the_same_whatever_the_others_do() -> None:
     np.testing.assert_array_equal(copies[many.labels[copies] == 0], own[ranks])
 
 
+def test_equal_classes_draw_independently() -> None:
+    parts = made([(30, 6), (30, 6)])
+    indices = rebalance(parts, seed=5).indices[len(parts.labels) :]
+    draws = []
+    for label in (0, 1):
+        minority = np.flatnonzero(parts.minority & (parts.labels == label))
+        draws.append(np.searchsorted(minority, indices[parts.labels[indices] == label]).tolist())
+    assert len(draws[0]) == len(draws[1]) == 24 and draws[0] != draws[1]
+
+
 def test_weights_are_the_expected_number_of_appearances() -> None:
     parts = made([(30, 4), (7, 0), (6, 6)])
     weights = sample_weights(parts)

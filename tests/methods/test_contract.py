@@ -12,7 +12,7 @@ import torch
 from shortcut import shortcut_task
 from torch import nn
 
-from evenhand import Recipe, Task, execute
+from evenhand import Recipe, Task, execute, rebalance
 from evenhand.training import plugins
 from evenhand.training.progress import Silent
 from evenhand.training.record import Record
@@ -84,6 +84,22 @@ def test_another_seed_gives_another_model(method: str, tmp_path: Path) -> None:
     task = tiny_task(epochs=1)
     first, second = (results(carry_out(method, task, tmp_path, seed=seed))[1] for seed in (0, 1))
     assert first != second
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if hasattr(module_of(name), "rebalance")])
+def test_copies_are_drawn_by_the_seed_of_the_run(method: str, tmp_path: Path, monkeypatch) -> None:
+    found = []
+    monkeypatch.setattr(Run, "found", lambda run, *parts: found.append(parts))
+    task = tiny_task(epochs=8)
+    y = task.train.y.clone()
+    y[::8] = 1 - y[::8]  # wrong labels stay hard, so that every method finds minorities of several samples
+    task = dataclasses.replace(
+        task, train=dataclasses.replace(task.train, y=y), recipe=task.recipe.replace(lr=0.01)
+    )
+    carry_out(method, task, tmp_path, seed=5)
+    ((parts, balanced),) = found
+    assert balanced.indices.tolist() == rebalance(parts, seed=5).indices.tolist()
+    assert balanced.indices.tolist() != rebalance(parts, seed=0).indices.tolist(), "the test could not fail"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -256,5 +256,15 @@ def test_the_identifier_records_the_step_itself_or_a_clean_pass_after_the_epoch(
     np.testing.assert_allclose(fit.losses[:, 0], after if clean else step, rtol=1e-5)
 
 
+def test_a_clean_pass_sees_images_that_are_not_augmented(tmp_path: Path) -> None:
+    task = shortcut_task(epochs=1)
+    task = dataclasses.replace(
+        task, augment=lambda x, generator: 0 * x, recipe=task.recipe.replace(clean_losses=True)
+    )
+    fit = make_run(task, tmp_path).fit("erm", stop="train")
+    after = nn.functional.cross_entropy(fit.model(task.train.x), task.train.y, reduction="none").detach()
+    np.testing.assert_allclose(fit.losses[:, 0], after, rtol=1e-5)
+
+
 def dropping() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 2))

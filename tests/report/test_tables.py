@@ -444,6 +444,14 @@ def test_cost_counts_unshared_and_really_spent_time(records: list[Record]) -> No
     assert cmnist.cell("cmnist", "TAB", "over ERM's, paper").text == "2.5×"
 
 
+def test_a_search_costs_the_mean_over_its_seeds(tmp_path: Path) -> None:
+    for seed, seconds in enumerate((10.0, 20.0, 60.0)):
+        write(tmp_path, "erm", PAIR, seed=seed, seconds=seconds)
+        write(tmp_path, "erm", {**PAIR, "weight_decay": 1e-4}, seed=seed, seconds=2 * seconds)
+    found = gather(load(tmp_path), "even_odd").candidates("erm")
+    assert search_seconds(found) == 30 + 60 and longest_run(found) == 120
+
+
 def test_timings_that_are_not_there_leave_cells_empty(tmp_path: Path) -> None:
     record = write(tmp_path, "erm", PAIR)
     (record.path / "timing.json").unlink()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from evenhand import tasks
 from evenhand.tasks import digits
-from evenhand.tasks.samples import shares
+from evenhand.tasks.samples import limited, shares
 from evenhand.training import plugins
 from evenhand.training.data import training_weights
 
@@ -113,6 +113,22 @@ def test_a_limited_task_is_stratified_deterministic_and_weighted_anew(limit):
     again = tasks.load("digits_even_odd:p=0.9", limit=limit)
     assert torch.equal(small.train.rows, again.train.rows)
     assert small.checksum == again.checksum != full.checksum
+
+
+def test_a_limited_validation_split_restates_the_limited_training_split():
+    """As Waterbirds, whose validation groups are of equal size and weighted."""
+    full = tasks.load("digits_even_odd:p=0.9")
+    groups = [torch.nonzero(full.val.group == group)[:5, 0] for group in range(4)]
+    even = full.val.take(torch.cat(groups))
+    weight = training_weights(full.train.group, even.group, 4)
+    small = limited(dataclasses.replace(full, val=dataclasses.replace(even, weight=weight)), 11)
+    expected = training_weights(small.train.group, small.val.group, 4)
+    assert torch.equal(small.val.weight, expected)
+    shares = torch.bincount(small.val.group, weights=small.val.weight.double()) / len(small.val)
+    torch.testing.assert_close(
+        shares, torch.bincount(small.train.group) / len(small.train), check_dtype=False
+    )
+    assert not torch.allclose(small.val.weight, weight[0] * torch.ones(11)), "the weights differ"
 
 
 @given(counts=st.lists(st.integers(1, 500), min_size=1, max_size=12), total=st.integers(1, 800))

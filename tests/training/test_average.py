@@ -48,8 +48,12 @@ def test_the_average_is_that_of_a_plain_loop(tiny: Task, tmp_path: Path) -> None
                 mean[name] += (value - mean[name]) / min(taken, 4)  # an epoch has four steps
     for name, value in fit.model.state_dict().items():
         torch.testing.assert_close(value, mean[name], rtol=1e-5, atol=1e-6)
-    hits = fit.model(tiny.val.x).argmax(1) == tiny.val.y
-    assert np.array_equal(hits, fit.val_hits[:, -1]), "it is also what is validated"
+    losses = nn.functional.cross_entropy(fit.model(tiny.val.x), tiny.val.y, reduction="none").detach()
+    np.testing.assert_allclose(
+        fit.val_losses[:, -1], losses, rtol=1e-5, err_msg="it is also what is validated"
+    )
+    raw = nn.functional.cross_entropy(model(tiny.val.x), tiny.val.y, reduction="none").detach()
+    assert not np.allclose(raw, losses, rtol=1e-3), "the test could not fail"
 
 
 def test_running_statistics_are_averaged_and_counts_are_copied() -> None:
@@ -180,6 +184,15 @@ def test_training_accuracy_chooses_for_a_training_that_waits_for_it() -> None:
         row = {"epoch": epoch, "accuracy": accuracy, "val_accuracy": 0.9, "choice": 0.1 * epoch}
         rules.check({**row, "val_error": 0.001}, lambda epoch=epoch: {"w": torch.tensor(epoch)})
     assert {name: int(weights["w"]) for name, weights in rules.best.items()} == {"train": 2, "val": 3}
+
+
+def test_the_last_epoch_is_checked_wherever_it_falls() -> None:
+    rules = stopping.Rules(("val",), Recipe(epochs=7, check_every=5, keep="best"))
+    for epoch, accuracy in enumerate([0.1, 0.2, 0.9, 0.4, 0.5, 0.6, 0.7], 1):
+        row = {"epoch": epoch, "accuracy": 0.5, "val_accuracy": accuracy}
+        fired = rules.check(row, lambda epoch=epoch: {"w": torch.tensor(epoch)})
+        assert fired == (["val"] if epoch == 7 else [])
+    assert int(rules.best["val"]["w"]) == 7
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 40)] * 2), min_size=1, max_size=12))

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from evenhand import Recipe, Split, Task, execute, separable
 from evenhand.core import ranks
+from evenhand.core.metrics import wilson_interval
 from evenhand.training.data import Batch
 from evenhand.training.loop import seed_epoch
 from evenhand.training.models import cnn
@@ -188,6 +189,31 @@ def test_the_learning_rate_falls_on_a_plateau(tiny: Task, tmp_path: Path) -> Non
     assert rates[0] == 1e-7 and rates[-1] == pytest.approx(1e-8)
 
 
+def replayed_rates(values: list[float], recipe: Recipe) -> list[float]:
+    """The learning rate of every epoch if torch's schedule sees these values."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=recipe.lr)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, factor=recipe.plateau_factor, patience=recipe.plateau_epochs
+    )
+    rates = []
+    for value in values:
+        rates.append(optimizer.param_groups[0]["lr"])
+        schedule.step(value)
+    return rates
+
+
+def test_the_learning_rate_follows_the_training_loss_alone(tiny: Task, tmp_path: Path) -> None:
+    recipe = Recipe(epochs=12, batch_size=16, lr=0.3, plateau_epochs=1, plateau_factor=0.5)
+    flat = dataclasses.replace(
+        tiny, make_model=lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 2))
+    )
+    log = make_run(flat, tmp_path, recipe).fit("erm", stop=12).load()[1]["log"]
+    curves = {name: [row[name] for row in log] for name in ("loss", "accuracy", "val_accuracy", "lr")}
+    assert curves["lr"][-1] < curves["lr"][0] and curves["lr"] == replayed_rates(curves["loss"], recipe)
+    for other in ("accuracy", "val_accuracy"):
+        assert curves["lr"] != replayed_rates(curves[other], recipe), "the test could not fail"
+
+
 def test_drawn_epochs_follow_their_weights(tiny: Task, tmp_path: Path) -> None:
     seen = torch.zeros(len(tiny.train))
 
@@ -197,9 +223,44 @@ def test_drawn_epochs_follow_their_weights(tiny: Task, tmp_path: Path) -> None:
 
     draw = np.zeros(len(tiny.train))
     draw[:10] = 1
-    make_run(tiny, tmp_path).fit("model", objective=objective, draw=draw, stop=3)
+    draw[3] = 9  # half of all
+    recipe = tiny.recipe.replace(epochs=20)
+    make_run(tiny, tmp_path, recipe).fit("model", objective=objective, draw=draw, stop=20)
     assert seen[:10].min() > 0 and seen[10:].sum() == 0
-    assert seen.sum() == 3 * len(tiny.train)
+    assert seen.sum() == 20 * len(tiny.train)
+    assert seen[3] / seen.sum() == pytest.approx(0.5, abs=0.06)  # four deviations of a fair draw
+
+
+def test_every_epoch_and_every_stage_has_an_order_of_its_own(tiny: Task, tmp_path: Path) -> None:
+    orders: dict[str, list[int]] = {}
+    run = make_run(tiny, tmp_path)
+    for stage in ("first", "second"):
+        seen = orders[stage] = []
+
+        def objective(model, batch, seen=seen):
+            seen.extend(batch.index.tolist())
+            return F.cross_entropy(model(batch.x), batch.y)
+
+        run.fit(stage, objective=objective, stop=2)
+    epochs = [orders[stage][start : start + 60] for stage in orders for start in (0, 60)]
+    assert all(sorted(epoch) == list(range(60)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
+def test_validation_is_weighted_and_not_augmented(tiny: Task, tmp_path: Path) -> None:
+    weight = torch.linspace(0.1, 2, len(tiny.val))
+    val = dataclasses.replace(tiny.val, weight=weight)
+    task = dataclasses.replace(
+        tiny, val=val, augment=lambda x, generator: x + torch.randn(x.shape, generator=generator)
+    )
+    fit = make_run(task, tmp_path).fit("erm", stop=1)
+    logits = fit.model(tiny.val.x).detach()
+    losses = F.cross_entropy(logits, tiny.val.y, reduction="none")
+    np.testing.assert_allclose(fit.val_losses[:, -1], losses, rtol=1e-5)
+    hits = (logits.argmax(1) == tiny.val.y).double()
+    expected = (hits * weight).sum() / weight.sum()
+    assert fit.load()[1]["log"][-1]["val_accuracy"] == pytest.approx(float(expected), rel=1e-6)
+    assert float(expected) != pytest.approx(float(hits.mean()), rel=1e-6), "the test could not fail"
 
 
 def test_a_dataset_trains_as_its_tensors_do(tiny: Task, tmp_path: Path) -> None:
@@ -337,6 +398,18 @@ def test_methods_share_one_erm_training_in_any_order(tmp_path: Path) -> None:
         assert weights(one) == weights(two) == weights(three)
     assert forward[0].stage("erm") == forward[1].stage("erm")
     assert len(list((tmp_path / "a" / "tiny" / "stages").iterdir())) == 2
+
+
+def test_a_record_ends_where_its_run_stopped_a_shared_training(tiny: Task, tmp_path: Path) -> None:
+    recipe = Recipe(epochs=8, batch_size=16, check_every=3, patience=1, delta=1.0)  # no gain ever counts
+    tab, erm = (
+        execute(tiny, method, recipe=recipe, runs=tmp_path, device="cpu", show=Silent())
+        for method in ("tab", "erm")
+    )
+    assert tab.stage("erm") == erm.stage("erm")
+    assert (tab.metrics["epochs"]["erm"], erm.metrics["epochs"]["erm"]) == (2, 6)
+    assert [row["epoch"] for row in tab.epochs("erm")] == [1, 2] and len(erm.epochs("erm")) == 6
+    assert tab.losses().shape == (60, 2) and erm.losses().shape == (60, 6)
 
 
 def test_a_shared_training_that_went_further_can_still_give_an_earlier_model(
@@ -490,6 +563,12 @@ def test_scores_against_a_loop(tiny: Task, tmp_path: Path) -> None:
         for group in sorted(set(test.group.tolist()))
     ]
     assert record.metrics["test"]["wga"] == pytest.approx(min(by_group))
+    worst = sorted(set(test.group.tolist()))[int(np.argmin(by_group))]
+    count = int((test.group == worst).sum())
+    assert record.metrics["test"]["worst_group"] == tiny.group_names[worst]
+    assert record.metrics["test"]["wga_interval"] == list(
+        wilson_interval(round(min(by_group) * count), count)
+    )
     assert record.metrics["test"]["accuracy_balanced"] == pytest.approx(np.mean(by_group))
     assert record.metrics["test"]["accuracy_weighted"] == pytest.approx(np.mean(predicted == test.y.numpy()))
 
