@@ -58,10 +58,16 @@ def predict(run: Path, inputs: Path, *, device: str = "auto") -> Predictions:
     `inputs` is an .npy file, an .npz file with one array, an image, or a folder of images, which is searched
     recursively. Images are resized and normalised as in training; the data of the training are not needed.
     """
+    config = read_json(run / "config.json") if (run / "config.json").is_file() else {}
+    if isinstance(config, dict) and (unsaved := config.get("unsaved_model")):
+        raise ValueError(
+            f"the model of {run} is a {unsaved}, which cannot be saved without a pickle, so that its record "
+            "only has its predictions; train it again in Python, or take a linear classifier or a "
+            "HistGradientBoostingClassifier"
+        )
     for name in ("config.json", "model.safetensors"):
         if not (run / name).is_file():
             raise ValueError(f"{run} should be the folder of a finished run, but it holds no {name}")
-    config = read_json(run / "config.json")
     if misshapen(config, {"inputs": object, "full_recipe": {str: object}}):
         config = {"inputs": {"own_model": True}}  # of an earlier version, which did not say more
     known = {field.name for field in fields(Recipe)}  # another version may have had more

@@ -127,7 +127,9 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     weights = {
         name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()
     }
-    _check_rebuilt(run, identity, model, weights)
+    unsaved = getattr(model, "unsaved", "")  # an estimator that only a pickle can hold
+    if not unsaved:
+        _check_rebuilt(run, identity, model, weights)
     predictions = {name: run.predict(model, getattr(task, name)) for name in ("val", "test")}
     if not ranks.first():
         return
@@ -138,10 +140,13 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     }
     config = {**identity.content, "seed": run.seed, "stages": stages, "spec": task.spec}
     config.update(full_recipe=dataclasses.asdict(run.recipe), inputs=_inputs(task))
+    if unsaved:
+        config["unsaved_model"] = unsaved
     if task.test is task.val:
         config["scored_on"] = "validation"  # there is no test set
     write_json(run.path / "config.json", {**config, "versions": _versions(run.device)})
-    write_bytes(run.path / "model.safetensors", safetensors_bytes(weights))
+    if not unsaved:
+        write_bytes(run.path / "model.safetensors", safetensors_bytes(weights))
     write_bytes(run.path / "predictions.npz", _npz(predictions))
     if run.partition is not None:
         run.partition.save(run.path / "partition.npz")

@@ -369,7 +369,12 @@ def rebuilt(
     else it is the recipe's network, which `network()` makes.
     """
     make = getattr(method, "rebuild", None)
-    model: nn.Module = network() if make is None else make(network, tensors, num_classes)
+    if make is None and "estimator_classes" in tensors:
+        from evenhand.training.estimator import empty
+
+        model: nn.Module = empty(tensors, num_classes)
+    else:
+        model = network() if make is None else make(network, tensors, num_classes)
     shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (model.state_dict(), tensors)]
     odd = [name for name in {**shapes[1], **shapes[0]} if shapes[0].get(name) != shapes[1].get(name)]
     if odd:

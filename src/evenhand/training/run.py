@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ from evenhand.training.quick import allow_kernels
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
 from evenhand.training.store import Damaged, claim_together, is_sealed, keep_curve, load_for_all, write_sealed
+
+if TYPE_CHECKING:
+    from evenhand.training.estimator import EstimatorFit
 
 
 class Run:
@@ -188,11 +191,7 @@ class Run:
             shared=shared,
             recorded=record or shared,
         )
-        if plan.recorded and val is not None and not _same_samples(val, self.val):
-            raise ValueError(
-                "record keeps the losses of the run's validation samples, but val holds others; give these "
-                "samples, such as features of run.val, or fit without record"
-            )
+        self._check_recorded(plan.recorded, val)
         if plan.needs_whole_batches:
             plan = dataclasses.replace(plan, arithmetic=dataclasses.replace(plan.arithmetic, slices=1))
         if plan.has_step and plan.arithmetic.compute == "compiled":  # torch does not go back twice through it
@@ -204,6 +203,56 @@ class Run:
             earlier, fit = fit.seconds, self._fit(plan)
             fit = dataclasses.replace(fit, seconds=earlier + fit.seconds)
         self.stages[stage] = fit
+        return fit
+
+    def fit_estimator(
+        self,
+        stage: str,
+        estimator: Any,
+        split: Split | None = None,
+        *,
+        sample_weight: Tensor | np.ndarray | None = None,
+        val: Split | None = None,
+        epochs: int | None = None,
+        record: bool = False,
+    ) -> EstimatorFit:
+        """Train a classifier of scikit-learn, LightGBM or XGBoost, or return what an earlier call has left.
+
+        - `estimator`: it is copied; each `random_state` that is None becomes the run's seed.
+        - `split`, `sample_weight` (one per row), `val`: as for `fit`.
+        - `epochs`: points of the history: boosting's rounds, `partial_fit`'s epochs, or stages.
+        - `record`: keep every sample's losses; as in `fit`, a training that nothing changes is recorded.
+
+        The fit's model is a module that gives log probabilities. It can be saved where it is linear, also in
+        a pipeline, or a HistGradientBoostingClassifier. Another one is trained again when a later call asks
+        for its model, and a record keeps its predictions only.
+        """
+        from evenhand.training import estimator as estimators
+
+        estimators.check(estimator, record=record)
+        shared = all(change is None for change in (split, sample_weight, val))
+        weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        rows = self.train if split is None else split
+        if weight is not None and weight.shape != (len(rows),):
+            raise ValueError(
+                f"sample_weight must hold one number for each of the {len(rows)} rows, got {weight.shape}"
+            )
+        self._check_recorded(record, val)
+        plan = estimators.EstimatorPlan(
+            stage=stage,
+            estimator=estimator,
+            split=rows,
+            val=self.val if val is None else val,
+            weight=weight,
+            epochs=epochs,
+            recorded=record or shared,
+            num_classes=self.num_classes,
+            seed=self.seed,
+        )
+        content = {"task": self.task.name, "data": self.task.checksum, **plan.content(self._storage)}
+        if not plan.is_named() or self.val is not self.task.val:
+            content["run"] = self._identity
+        fit = self.stages[stage] = estimators.fit_estimator(self, plan, content)
         return fit
 
     def predict(self, model: nn.Module, split: Split) -> Tensor:
@@ -296,6 +345,13 @@ class Run:
 
             self._feature_files[path] = torch.from_numpy(self._kept(path, parts))
         return self._feature_files[path]
+
+    def _check_recorded(self, recorded: bool, val: Split | None) -> None:
+        if recorded and val is not None and not _same_samples(val, self.val):
+            raise ValueError(
+                "record keeps the losses of the run's validation samples, but val holds others; give these "
+                "samples, such as features of run.val, or fit without record"
+            )
 
     def _model_seed(self, salt: int) -> int:
         return self.seed * 1000 + salt
