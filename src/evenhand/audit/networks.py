@@ -24,6 +24,7 @@ from evenhand.tasks.images import MEAN, STD, decoded
 from evenhand.tasks.samples import TRAIN, Samples
 from evenhand.training import progress
 from evenhand.training.batches import batch_sizes
+from evenhand.training.checkpoint import load_checkpoint
 from evenhand.training.data import Task, as_input, checksum
 from evenhand.training.execute import execute
 from evenhand.training.identity import resolve_device
@@ -108,7 +109,7 @@ def _history(record: Record, name: str, epochs: int) -> np.ndarray:
 
 def _outputs(record: Record, stage: str) -> np.ndarray:
     epochs = record.config["stages"][stage]["epochs"]
-    outputs: np.ndarray = np.load(record.stage(stage) / f"outputs-at{epochs}.npy", allow_pickle=False)
+    outputs: np.ndarray = load_checkpoint(record.stage(stage) / f"outputs-at{epochs}.cache")["array"].numpy()
     return outputs
 
 

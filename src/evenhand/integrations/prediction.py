@@ -21,7 +21,7 @@ from evenhand.training.identity import resolve_device
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
-from evenhand.training.shape import INPUTS, misshapen
+from evenhand.training.schema import INPUTS, schema_error
 from evenhand.training.store import read_json
 
 _LARGEST = 1 << 28  # numbers of one sample
@@ -60,7 +60,7 @@ def predict(run: Path, inputs: Path, *, device: str = "auto") -> Predictions:
         if not (run / name).is_file():
             raise ValueError(f"{run} should be the folder of a finished run, but it holds no {name}")
     config = read_json(run / "config.json")
-    if misshapen(config, {"inputs": object, "full_recipe": {str: object}}):
+    if schema_error(config, {"inputs": object, "full_recipe": {str: object}}):
         config = {"inputs": {"own_model": True}}  # of an earlier version, which did not say more
     known = {field.name for field in fields(Recipe)}  # another version may have had more
     recipe = Recipe(**{name: value for name, value in config.get("full_recipe", {}).items() if name in known})
@@ -73,7 +73,7 @@ class Network:
     """A trained network on disk: what it takes, and where its weights are."""
 
     source: Path  # the file that says what it takes
-    takes: dict[str, Any]  # as shape.INPUTS
+    takes: dict[str, Any]  # as schema.INPUTS
     recipe: Recipe
     weights: Path
 
@@ -83,7 +83,7 @@ class Network:
                 f"{self.weights.parent} was trained with a model of your own; load its {self.weights.name} "
                 "into that model"
             )
-        if wrong := misshapen(self.takes, INPUTS):
+        if wrong := schema_error(self.takes, INPUTS):
             raise ValueError(f"{self.source} should say what the model takes, but {wrong}")
 
     def read(self, inputs: Path) -> tuple[list[str], Any]:

@@ -22,7 +22,8 @@ import evenhand
 from evenhand.core import ranks
 from evenhand.core.metrics import identification
 from evenhand.core.partition import partition
-from evenhand.training import journal, progress, seal
+from evenhand.training import journal, manifest, progress
+from evenhand.training.checkpoint import claim_together
 from evenhand.training.data import Task, as_input
 from evenhand.training.dynamics import dynamics
 from evenhand.training.heap import keep_freed_memory
@@ -32,7 +33,7 @@ from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_whole, set_damage_aside
 from evenhand.training.run import Run
 from evenhand.training.scoring import score
-from evenhand.training.store import check_folder, claim_together, json_bytes, write_bytes, write_json
+from evenhand.training.store import check_folder, json_bytes, write_bytes, write_json
 
 log = logging.getLogger("evenhand")
 
@@ -158,7 +159,7 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
         "epochs": {name: fit.epochs for name, fit in sorted(run.stages.items())},
     }
     content = json_bytes(metrics)
-    seal.write(run.path, content, {name: (fit.folder, fit.epochs) for name, fit in run.stages.items()})
+    manifest.write(run.path, content, {name: (fit.folder, fit.epochs) for name, fit in run.stages.items()})
     write_bytes(run.path / "metrics.json", content)  # last: its existence means that the run is complete
 
 

@@ -17,15 +17,14 @@ from evenhand.core.history import LossHistory
 from evenhand.training import sync
 from evenhand.training.average import Average
 from evenhand.training.batches import Batches, batch_sizes
+from evenhand.training.checkpoint import Histories, save_checkpoint, write_curve
 from evenhand.training.evaluation import autocast, evaluate, standard_error, weighted_mean
-from evenhand.training.histories import Histories
 from evenhand.training.objective import Objective, Tap
 from evenhand.training.progress import Silent
 from evenhand.training.quick import Graphed, allow_kernels, quickest
 from evenhand.training.recipe import Recipe
 from evenhand.training.seeding import seed_epoch
 from evenhand.training.stopping import Rules
-from evenhand.training.store import curve_bytes, save_checkpoint, write_bytes
 
 
 class TrainingDiverged(ValueError):
@@ -118,7 +117,7 @@ class Training:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         if self.histories is not None:
-            self.histories.restore(self.epoch, state.get("histories"))
+            self.histories.restore(self.epoch, state["histories"])
 
     def start_over(self) -> None:
         """Forget what earlier processes left here; the same numbers will come again."""
@@ -138,22 +137,18 @@ class Training:
         now = time.monotonic()
         if not ranks.first() or (not force and now - self._saved_at < 50 * self._save_cost):
             return
-        self._write_log()
+        write_curve(self.folder, self.log)
         save_checkpoint(self.folder / "last.ckpt", self.state())
         self._saved_at = time.monotonic()
         self._save_cost = self._saved_at - now
-
-    def _write_log(self) -> None:
-        path, curve = self.folder / "epochs.jsonl", curve_bytes(self.log)
-        # Unpacked records come without checkpoints, and finished runs may refer to more of the same curve.
-        if not path.exists() or not path.read_bytes().startswith(curve):
-            write_bytes(path, curve)
 
     def snapshot(self, name: str) -> None:
         """Keep the state under the name of the rule that asked for it; the first rank's is everybody's."""
         if not ranks.first():
             return
-        self._write_log()  # first, because whoever finds the snapshot also wants the curve up to it
+        write_curve(
+            self.folder, self.log
+        )  # first, because whoever finds the snapshot also wants the curve up to it
         state = self.state()
         state["model"] = self.rules.best.get(name, self.handed_over.state_dict())
         save_checkpoint(self.folder / f"{name}.ckpt", {**state, "best": {}, "checks": []})

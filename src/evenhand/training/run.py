@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,9 +18,9 @@ from evenhand.core.rebalance import Balanced
 from evenhand.training import journal, plugins, progress, sync
 from evenhand.training.arithmetic import num_steps, resolve
 from evenhand.training.batches import Batches, Source, Transform
+from evenhand.training.checkpoint import Histories, claim_together, load_for_all, save_checkpoint, write_curve
 from evenhand.training.data import Batch, Split, Task, as_input
 from evenhand.training.evaluation import logits
-from evenhand.training.histories import Histories
 from evenhand.training.identity import trained
 from evenhand.training.loop import Training
 from evenhand.training.models import make_model
@@ -30,7 +29,7 @@ from evenhand.training.plan import Fit, Plan
 from evenhand.training.quick import allow_kernels
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
-from evenhand.training.store import Damaged, claim_together, is_sealed, keep_curve, load_for_all, write_sealed
+from evenhand.training.store import Damaged
 
 
 class Run:
@@ -161,14 +160,14 @@ class Run:
 
     def cached(self, fit: Fit, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         """An array derived from a training, kept in its folder so that it is computed once."""
-        path = fit.folder / f"{name}-at{fit.epochs}.npy"
+        path = fit.folder / f"{name}-at{fit.epochs}.cache"
         with claim_together(fit.folder):
-            if not ranks.from_first(lambda: is_sealed(path)):
-                buffer = io.BytesIO()
-                np.save(buffer, compute(), allow_pickle=False)
+            kept = load_for_all(path)
+            if kept is None:
+                kept = {"array": torch.from_numpy(compute())}
                 if ranks.first():
-                    write_sealed(path, buffer.getvalue())
-        array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
+                    save_checkpoint(path, kept)
+        array: np.ndarray = kept["array"].numpy()
         return array
 
     # -- inside --------------------------------------------------------------------------------------
@@ -199,7 +198,7 @@ class Run:
         done = load_for_all(folder / plan.snapshot)
         if done is not None and plan.has_history(folder, done):
             if ranks.first():
-                keep_curve(folder, done["log"])
+                write_curve(folder, done["log"], complete=True)
             journal.note("%s: reused, %d epochs in %s", plan.stage, done["epoch"], folder.name)
             return done["epoch"], done["seconds"]
         last = load_for_all(folder / "last.ckpt")
@@ -252,7 +251,7 @@ class Run:
             compute=resolved.compute,
             seed=self.seed,
             rules=rules,
-            histories=Histories.open(folder, len(self.train), len(self.val)) if plan.recorded else None,
+            histories=Histories(folder, len(self.train), len(self.val)) if plan.recorded else None,
             progress=self._show,
         )
         if plan.salt:

@@ -1,12 +1,10 @@
-"""Files that are either whole or absent: atomic writes, checkpoints with a checksum, claims."""
+"""Files that are either whole or absent: atomic writes, JSON, and claims of folders."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import hashlib
-import io
 import json
 import os
 import socket
@@ -16,12 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-
-from evenhand.core import ranks
 from evenhand.training import journal
-
-_MAGIC = b"evenhand1\n"
 
 
 class Damaged(ValueError):
@@ -92,68 +85,6 @@ def read_json(path: Path) -> Any:
         raise Damaged(f"{path} should hold JSON, but it is damaged: {error}") from error
 
 
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write nested dictionaries of tensors and plain values, preceded by their checksum."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    payload = buffer.getvalue()
-    write_bytes(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU; one that was cut short or changed raises Damaged."""
-    return _parse(_payload(path))
-
-
-def load_for_all(path: Path) -> dict[str, Any] | None:
-    """A checkpoint as the first rank reads it, for all of them; None where there is none.
-
-    A damaged one is set aside, as if it had never been written.
-    """
-    data = None
-    if ranks.first() and path.exists():
-        try:
-            data = _payload(path)
-        except Damaged as error:
-            set_aside(path, error)
-    data = ranks.bytes_from_first(data)
-    return None if data is None else _parse(data)
-
-
-def _payload(path: Path) -> bytes:
-    data = path.read_bytes()
-    head = len(_MAGIC) + 32
-    if not data.startswith(_MAGIC) or hashlib.sha256(data[head:]).digest() != data[len(_MAGIC) : head]:
-        raise Damaged(f"{path} should be a checkpoint of evenhand, but its checksum does not match")
-    return data[head:]
-
-
-def _parse(payload: bytes) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except Exception as error:  # its checksum was right, so somebody made it so; torch raises many kinds
-        raise Damaged(f"a checkpoint holds what torch does not load safely: {error}") from error
-    if not isinstance(state, dict):
-        raise Damaged(f"a checkpoint should hold a dictionary, got {type(state).__name__}")
-    return state
-
-
-def write_sealed(path: Path, data: bytes) -> None:
-    """Write a file followed by its checksum; who reads the data, as numpy does, need not know of it."""
-    write_bytes(path, data + hashlib.sha256(data).digest())
-
-
-def is_sealed(path: Path) -> bool:
-    """Whether a file is there and holds what `write_sealed` was given; a damaged one is set aside."""
-    if not path.exists():
-        return False
-    data = memoryview(path.read_bytes())
-    if hashlib.sha256(data[:-32]).digest() == data[-32:]:
-        return True
-    set_aside(path, f"{path} should end with its checksum, but it does not match")
-    return False
-
-
 def set_aside(path: Path, reason: object) -> None:
     """Move a damaged file out of the way, so that it is neither trusted nor lost."""
     aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
@@ -188,15 +119,6 @@ def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
-@contextlib.contextmanager
-def claim_together(folder: Path) -> Iterator[None]:
-    """Hold a folder for all ranks of one training: the first takes the claim, the others wait for it."""
-    with claim(folder) if ranks.first() else contextlib.nullcontext():
-        ranks.barrier()
-        yield
-        ranks.barrier()  # what one rank writes last, the others may read when they leave
-
-
 def claimed(folder: Path) -> bool:
     """Whether another process, or another claim of this one, holds the folder now."""
     try:
@@ -207,17 +129,3 @@ def claimed(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     return False  # closing the file has given the lock up again
-
-
-def keep_curve(folder: Path, log: list[dict[str, Any]]) -> None:
-    """Write the learning curve that a checkpoint knows, unless the one on disk begins with it."""
-    path, curve = folder / "epochs.jsonl", curve_bytes(log)
-    if path.exists() and not path.read_bytes().startswith(curve):
-        set_aside(path, f"{path} should hold the learning curve of {len(log)} epochs, but it is damaged")
-    if not path.exists():
-        write_bytes(path, curve)
-
-
-def curve_bytes(log: list[dict[str, Any]]) -> bytes:
-    """A learning curve as it is written: a line of JSON for each epoch."""
-    return "".join(json.dumps(row) + "\n" for row in log).encode()
