@@ -26,7 +26,6 @@ from evenhand.training import journal, manifest, progress
 from evenhand.training.checkpoint import claim_together
 from evenhand.training.data import Task, as_input
 from evenhand.training.dynamics import dynamics
-from evenhand.training.heap import keep_freed_memory
 from evenhand.training.identity import Identity, identify, join_ranks
 from evenhand.training.plugins import groups_needed
 from evenhand.training.recipe import Recipe
@@ -63,8 +62,6 @@ def execute(
     if ranks.from_first(lambda: is_whole(path)):
         journal.detail("reused the finished run %s", path)
         return Record(path)
-    if where.type == "cpu":
-        keep_freed_memory()
     with claim_together(path):
         # Another process may have finished it while we waited.
         if not ranks.from_first(lambda: is_whole(path)):
