@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel
 
 from evenhand.core import ranks
 from evenhand.core.history import LossHistory
 from evenhand.training import sync
-from evenhand.training.average import Average
 from evenhand.training.batches import Batches, batch_sizes
 from evenhand.training.checkpoint import Histories, save_checkpoint, write_curve
 from evenhand.training.evaluation import autocast, evaluate, standard_error, weighted_mean
@@ -72,7 +73,7 @@ class Training:
             self.optimizer, factor=recipe.plateau_factor, patience=recipe.plateau_epochs
         )
         steps = len(batch_sizes(len(train.split), train.batch_size))
-        self.average = Average(self.model, steps) if recipe.average else None
+        self.ema = make_ema(self.model, steps) if recipe.average else None
         self._cumulative = None if draw is None else draw.double().cumsum(0)
         self.epoch = 0
         self.log: list[dict[str, Any]] = []
@@ -86,8 +87,8 @@ class Training:
 
     @property
     def handed_over(self) -> nn.Module:
-        """The model that is validated and kept: the average, where the recipe asks for it."""
-        return self.model if self.average is None else self.average.model
+        """The model that is validated and kept: the EMA, where the recipe asks for it."""
+        return self.model if self.ema is None else self.ema.module
 
     # -- state ---------------------------------------------------------------------------------------
 
@@ -103,7 +104,9 @@ class Training:
             "log": self.log,
             "seconds": self.seconds,
             "histories": None if self.histories is None else self.histories.sums,
-            "average": None if self.average is None else self.average.state_dict(),
+            "average": None
+            if self.ema is None
+            else {"model": self.ema.module.state_dict(), "taken": int(self.ema.n_averaged)},
             **self.rules.state(),
         }
 
@@ -114,8 +117,9 @@ class Training:
             self.objective.load_state_dict(state["objective"])
         self.epoch, self.log, self.seconds = state["epoch"], list(state["log"]), state["seconds"]
         self.rules.restore(state)
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
+        if self.ema is not None:
+            self.ema.module.load_state_dict(state["average"]["model"])
+            self.ema.n_averaged.fill_(state["average"]["taken"])
         if self.histories is not None:
             self.histories.restore(self.epoch, state["histories"])
 
@@ -240,8 +244,8 @@ class Training:
         """The step that follows the last slice of a batch."""
         sync.add_gradients(self._parameters())
         self.optimizer.step()
-        if self.average is not None:
-            self.average.update(self.model)
+        if self.ema is not None:
+            self.ema.update_parameters(self.model)
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.advance(num_samples)
 
@@ -310,3 +314,30 @@ def make_optimizer(
     return torch.optim.SGD(
         parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=fused
     )
+
+
+def make_ema(model: nn.Module, steps: int) -> AveragedModel:
+    """A copy of a model whose weights are an exponential moving average over about so many `steps`.
+
+    Until then, they are the plain mean over all steps taken. Running statistics are averaged in the same way.
+
+    >>> weights = nn.Linear(1, 1, bias=False)
+    >>> ema = make_ema(weights, steps=2)
+    >>> for value in (2.0, 4.0, 8.0):
+    ...     _ = weights.weight.data.fill_(value)
+    ...     ema.update_parameters(weights)
+    >>> ema.module.weight.item()  # of 2 and 4 their mean, then half of the way to 8
+    5.5
+    """
+
+    def follow(averages: Sequence[Tensor], values: Sequence[Tensor], taken: Tensor | int) -> None:
+        share = 1 / (torch.as_tensor(taken) + 1).clamp(
+            max=max(steps, 1)
+        )  # stays on the device, which nobody waits for
+        for average, value in zip(averages, values, strict=True):
+            if average.is_floating_point():
+                average.lerp_(value, share.to(average.dtype))
+            else:
+                average.copy_(value)
+
+    return AveragedModel(model, multi_avg_fn=follow, use_buffers=True).requires_grad_(False)
