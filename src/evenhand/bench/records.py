@@ -13,7 +13,7 @@ import numpy as np
 
 from evenhand.core.arrays import read_arrays
 from evenhand.tasks import datasets
-from evenhand.training import journal, manifest
+from evenhand.training import log, manifest
 from evenhand.training.record import Record, find, is_finished
 from evenhand.training.store import check_folder, claim, write_bytes
 
@@ -32,7 +32,7 @@ def load(*sources: str | Path) -> list[Record]:
             raise ValueError(
                 f"{source} holds no finished run; make some with: evenhand bench digits_even_odd --runs DIR"
             )
-        journal.detail("found %d finished runs in %s", len(records), source)
+        log.detail("found %d finished runs in %s", len(records), source)
         for record in records:
             found.setdefault(record.path.parts[-3:], record)
     return list(found.values())

@@ -20,7 +20,7 @@ import numpy as np
 
 from evenhand.tasks import cache_root
 from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples
-from evenhand.training import journal, store
+from evenhand.training import log, store
 from evenhand.training.data import Task
 from evenhand.training.models import VISION_NEEDED
 from evenhand.training.recipe import Recipe
@@ -82,7 +82,7 @@ def decoded(task: str, files: Sequence[Path], size: int) -> Decoded:
             pixels = _open(array, len(files), size)
             assert pixels is not None
         else:
-            journal.detail("reused the decoded images in %s", folder)
+            log.detail("reused the decoded images in %s", folder)
     return Decoded(pixels, _joined(chunks), folder)
 
 
@@ -153,7 +153,7 @@ def _decode_all(task: str, files: Sequence[Path], size: int, folder: Path) -> li
     chunks = range((len(files) + CHUNK - 1) // CHUNK)
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # Threads suffice: pillow lets go of the interpreter while it decodes and resizes.
-    with ThreadPoolExecutor(workers) as pool, notes.open("a") as log, _progress() as bar:
+    with ThreadPoolExecutor(workers) as pool, notes.open("a") as finished, _progress() as bar:
         line = bar.add_task(f"decoding {task}", total=len(chunks), completed=len(digests))
         for number in chunks:
             if number not in digests:
@@ -164,8 +164,8 @@ def _decode_all(task: str, files: Sequence[Path], size: int, folder: Path) -> li
                     pixels[start + row] = image
                 pixels.flush()
                 digests[number] = _digest(pixels, number)
-                log.write(json.dumps([number, digests[number]]) + "\n")
-                log.flush()
+                finished.write(json.dumps([number, digests[number]]) + "\n")
+                finished.flush()
                 bar.advance(line)
     return [digests[number] for number in chunks]
 

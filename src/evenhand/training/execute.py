@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import logging
 import os
 import platform
 import subprocess
@@ -22,7 +21,7 @@ import evenhand
 from evenhand.core import ranks
 from evenhand.core.metrics import identification
 from evenhand.core.partition import partition
-from evenhand.training import journal, manifest, progress
+from evenhand.training import log, manifest, progress
 from evenhand.training.checkpoint import claim_together
 from evenhand.training.data import Task, as_input
 from evenhand.training.dynamics import dynamics
@@ -33,8 +32,6 @@ from evenhand.training.record import Record, is_whole, set_damage_aside
 from evenhand.training.run import Run
 from evenhand.training.scoring import score
 from evenhand.training.store import check_folder, json_bytes, write_bytes, write_json
-
-log = logging.getLogger("evenhand")
 
 
 def execute(
@@ -60,7 +57,7 @@ def execute(
     check_folder(runs, "runs")
     path = identity.folder(runs, seed)
     if ranks.from_first(lambda: is_whole(path)):
-        journal.detail("reused the finished run %s", path)
+        log.detail("reused the finished run %s", path)
         return Record(path)
     with claim_together(path):
         # Another process may have finished it while we waited.
@@ -75,21 +72,21 @@ def execute(
                 device=where,
                 show=show,
             )
-            with _threads(task, identity.recipe, where), _journal(path):
+            with _threads(task, identity.recipe, where), _logged(path):
                 versions = f"evenhand {evenhand.__version__}, torch {torch.__version__}, pid {os.getpid()}"
-                journal.note("begin: %s %s seed %d on %s; %s", task.name, method, seed, where, versions)
+                log.note("begin: %s %s seed %d on %s; %s", task.name, method, seed, where, versions)
                 settings = {
                     **identity.settings,
                     **identity.recipe.changed(),
                     **identity.content["arithmetic"],
                 }
-                journal.note("settings: %s", settings)
+                log.note("settings: %s", settings)
                 _carry_out(run, task, identity)
     return Record(path)
 
 
-def _journal(path: Path) -> contextlib.AbstractContextManager[None]:
-    return journal.kept(path) if ranks.first() else contextlib.nullcontext()
+def _logged(path: Path) -> contextlib.AbstractContextManager[None]:
+    return log.kept(path) if ranks.first() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

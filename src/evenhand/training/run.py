@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from evenhand.core import ranks
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced
-from evenhand.training import journal, plugins, progress, sync
+from evenhand.training import log, plugins, progress, sync
 from evenhand.training.arithmetic import num_steps, resolve
 from evenhand.training.batches import Batches, Source, Transform
 from evenhand.training.checkpoint import Histories, claim_together, load_for_all, save_checkpoint, write_curve
@@ -137,7 +137,7 @@ class Run:
             plan = dataclasses.replace(plan, arithmetic=dataclasses.replace(plan.arithmetic, slices=1))
         fit = self._fit(plan)
         while again and start is None and plan.salt < 2 and fit.accuracy <= chance(plan.split.y):
-            journal.note("%s: learned nothing, and begins again with other weights", stage)
+            log.note("%s: learned nothing, and begins again with other weights", stage)
             plan = dataclasses.replace(plan, salt=plan.salt + 1, shared=False)
             earlier, fit = fit.seconds, self._fit(plan)
             fit = dataclasses.replace(fit, seconds=earlier + fit.seconds)
@@ -199,7 +199,7 @@ class Run:
         if done is not None and plan.has_history(folder, done):
             if ranks.first():
                 write_curve(folder, done["log"], complete=True)
-            journal.note("%s: reused, %d epochs in %s", plan.stage, done["epoch"], folder.name)
+            log.note("%s: reused, %d epochs in %s", plan.stage, done["epoch"], folder.name)
             return done["epoch"], done["seconds"]
         last = load_for_all(folder / "last.ckpt")
         if last is not None and not plan.has_history(folder, last):
@@ -210,12 +210,12 @@ class Run:
         training = self._training(plan, folder)
         if last is not None and not plan.lost(last):
             training.restore(last)
-            journal.note("%s: continues after epoch %d in %s", plan.stage, training.epoch, folder.name)
+            log.note("%s: continues after epoch %d in %s", plan.stage, training.epoch, folder.name)
         else:
             training.start_over()
-            journal.note("%s: begins in %s", plan.stage, folder.name)
+            log.note("%s: begins in %s", plan.stage, folder.name)
         training.run(plan.stop)
-        journal.note("%s: %d epochs, %.1f s in all", plan.stage, training.epoch, training.seconds)
+        log.note("%s: %d epochs, %.1f s in all", plan.stage, training.epoch, training.seconds)
         return training.epoch, training.seconds
 
     def _read(self, plan: Plan, folder: Path) -> tuple[nn.Module, dict[str, Any]]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from evenhand.training import journal
+from evenhand.training import log
 
 
 class Damaged(ValueError):
@@ -34,7 +34,7 @@ def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        journal.detail("wrote %s, %d bytes", path, size)
+        log.detail("wrote %s, %d bytes", path, size)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -91,7 +91,7 @@ def set_aside(path: Path, reason: object) -> None:
     with contextlib.suppress(FileNotFoundError):  # another process has seen it first
         path.replace(aside)
     message = f"{reason}; kept as {aside.name}, and computed again"
-    journal.note("warning: %s", message)
+    log.note("warning: %s", message)
     warnings.warn(message, stacklevel=2)
 
 
