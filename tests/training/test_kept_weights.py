@@ -15,9 +15,10 @@ from evenhand import Recipe, Task, execute
 from evenhand.training import loop, stopping
 from evenhand.training.data import checksum
 from evenhand.training.evaluation import standard_error, weighted_mean
-from evenhand.training.loop import make_ema, seed_epoch
+from evenhand.training.loop import make_ema
 from evenhand.training.progress import Silent
 from evenhand.training.record import key_of
+from evenhand.training.sync import seed_epoch
 
 
 def same(first: nn.Module, second: nn.Module) -> bool:

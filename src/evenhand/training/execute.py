@@ -24,13 +24,12 @@ from evenhand.core.partition import partition
 from evenhand.training import log, manifest, progress
 from evenhand.training.checkpoint import claim_together
 from evenhand.training.data import Task, as_input
-from evenhand.training.dynamics import dynamics
+from evenhand.training.evaluation import dynamics, score
 from evenhand.training.identity import Identity, identify, join_ranks
 from evenhand.training.plugins import groups_needed
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_whole, set_damage_aside
 from evenhand.training.run import Run
-from evenhand.training.scoring import score
 from evenhand.training.store import check_folder, json_bytes, write_bytes, write_json
 
 

@@ -19,13 +19,13 @@ from evenhand.core.history import LossHistory
 from evenhand.training import sync
 from evenhand.training.batches import Batches, batch_sizes
 from evenhand.training.checkpoint import Histories, save_checkpoint, write_curve
+from evenhand.training.cuda_graphs import Graphed, allow_kernels, quickest
 from evenhand.training.evaluation import autocast, evaluate, standard_error, weighted_mean
 from evenhand.training.objective import Objective, Tap
 from evenhand.training.progress import Silent
-from evenhand.training.quick import Graphed, allow_kernels, quickest
 from evenhand.training.recipe import Recipe
-from evenhand.training.seeding import seed_epoch
 from evenhand.training.stopping import Rules
+from evenhand.training.sync import seed_epoch
 
 
 class TrainingDiverged(ValueError):

@@ -19,6 +19,7 @@ from evenhand.training import log, plugins, progress, sync
 from evenhand.training.arithmetic import num_steps, resolve
 from evenhand.training.batches import Batches, Source, Transform
 from evenhand.training.checkpoint import Histories, claim_together, load_for_all, save_checkpoint, write_curve
+from evenhand.training.cuda_graphs import allow_kernels
 from evenhand.training.data import Batch, Split, Task, as_input
 from evenhand.training.evaluation import logits
 from evenhand.training.identity import trained
@@ -26,7 +27,6 @@ from evenhand.training.loop import Training
 from evenhand.training.models import make_model
 from evenhand.training.objective import Objective, cross_entropy
 from evenhand.training.plan import Fit, Plan
-from evenhand.training.quick import allow_kernels
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
 from evenhand.training.store import Damaged
