@@ -73,7 +73,7 @@ def kind(path: str) -> str:
     """
     name = path.rstrip("/").rsplit("/", 1)[-1]
     name = re.sub(r"^\.(.*)\.\d+\.tmp$", r"\1", name).removesuffix(".new")
-    name = re.sub(r"-at\d+\.cache$", "-atN.cache", name)
+    name = re.sub(r"-at\d+\.npy$", "-atN.npy", name)
     name = re.sub(r"^epoch-\d+", "epoch-N", name)
     return "folder" if "." not in name and name != "claim" else name
 

@@ -140,7 +140,7 @@ def _read(path: Path) -> None:
         read_json(path)
     elif path.suffix == ".jsonl":
         [json.loads(line) for line in path.read_text().splitlines()]
-    elif path.suffix in (".ckpt", ".cache"):
+    elif path.suffix == ".ckpt":
         load_checkpoint(path)
     elif path.name.endswith("partition.npz"):
         Partition.load(path)

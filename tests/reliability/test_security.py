@@ -172,7 +172,7 @@ def test_a_checkpoint_with_a_right_checksum_does_not_run_either(
     monkeypatch.chdir(tmp_path)
     for payload in (torch_with_objects(), pickle.dumps(Payload())):
         path = tmp_path / "last.ckpt"
-        path.write_bytes(b"evenhand1\n" + hashlib.sha256(payload).digest() + payload)
+        path.write_bytes(payload + hashlib.sha256(payload).digest())
         with pytest.raises(store.Damaged):
             load_checkpoint(path)
         assert not Path(MARK).exists()

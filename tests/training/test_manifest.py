@@ -68,3 +68,22 @@ def test_what_does_not_fit_is_named_with_its_place() -> None:
     assert schema_error({"a": [1, 2.5]}, {"a": [int]}) == "its 'a' is not int"
     assert schema_error({}, {"a": int}) == "it has no 'a'"
     assert schema_error({"a": None}, {"a": (None, int)}) == ""
+
+
+def test_every_change_of_a_file_that_ends_with_its_digest_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "maps.npy"
+    np.save(path, np.arange(3))
+    content = path.read_bytes()
+    manifest.write_digested(path, iter([content[:50], content[50:]]))
+    assert np.load(path).tolist() == [0, 1, 2] and manifest.is_intact(path)
+    whole = path.read_bytes()
+    changes = [bytes([*whole[:at], whole[at] ^ 4, *whole[at + 1 :]]) for at in range(len(whole))]
+    for changed in [b"", whole[:31], whole[:-1], whole + b"\0", *changes]:
+        path.write_bytes(changed)
+        with pytest.raises(Damaged, match=r"maps.npy is not as it was written: its checksum does not match"):
+            manifest.verify_digested(path)
+    with pytest.warns(
+        UserWarning, match=r"maps.npy is not .* kept as maps.npy.damaged-\d+, and computed again"
+    ):
+        assert not manifest.is_intact(path)
+    assert not path.exists() and not manifest.is_intact(path)

@@ -24,10 +24,10 @@ from evenhand.tasks.images import MEAN, STD, decoded
 from evenhand.tasks.samples import TRAIN, Samples
 from evenhand.training import progress
 from evenhand.training.batches import batch_sizes
-from evenhand.training.checkpoint import load_checkpoint
 from evenhand.training.data import Task, as_input, checksum
 from evenhand.training.execute import execute
 from evenhand.training.identity import resolve_device
+from evenhand.training.manifest import verify_digested
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
@@ -109,7 +109,9 @@ def _history(record: Record, name: str, epochs: int) -> np.ndarray:
 
 def _outputs(record: Record, stage: str) -> np.ndarray:
     epochs = record.config["stages"][stage]["epochs"]
-    outputs: np.ndarray = load_checkpoint(record.stage(stage) / f"outputs-at{epochs}.cache")["array"].numpy()
+    path = record.stage(stage) / f"outputs-at{epochs}.npy"
+    verify_digested(path)
+    outputs: np.ndarray = np.load(path, allow_pickle=False)
     return outputs
 
 

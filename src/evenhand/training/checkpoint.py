@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 from collections.abc import Iterator
@@ -18,21 +17,18 @@ from evenhand.core.history import LossHistory
 from evenhand.training import manifest, store
 from evenhand.training.store import Damaged, set_aside
 
-_MAGIC = b"evenhand1\n"
-_HEAD = len(_MAGIC) + 32
-
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write nested dictionaries of tensors and plain values, preceded by their digest."""
+    """Write nested dictionaries of tensors and plain values, followed by their digest."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    payload = buffer.getvalue()
-    store.write_bytes(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
+    manifest.write_digested(path, [buffer.getvalue()])
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint onto the CPU; one that was cut short or changed raises Damaged."""
-    return _parse(_payload(path))
+    manifest.verify_digested(path)
+    return _parse(path.read_bytes())
 
 
 def load_for_all(path: Path) -> dict[str, Any] | None:
@@ -40,26 +36,14 @@ def load_for_all(path: Path) -> dict[str, Any] | None:
 
     A damaged one is set aside, as if it had never been written.
     """
-    data = None
-    if ranks.first() and path.exists():
-        try:
-            data = _payload(path)
-        except Damaged as error:
-            set_aside(path, error)
-    data = ranks.bytes_from_first(data)
+    data = ranks.bytes_from_first(path.read_bytes() if ranks.first() and manifest.is_intact(path) else None)
     return None if data is None else _parse(data)
 
 
-def _payload(path: Path) -> bytes:
-    data = path.read_bytes()
-    if data[:_HEAD] != _MAGIC + hashlib.sha256(data[_HEAD:]).digest():
-        raise Damaged(f"{path} should be a checkpoint of evenhand, but its checksum does not match")
-    return data[_HEAD:]
-
-
-def _parse(payload: bytes) -> dict[str, Any]:
+def _parse(data: bytes) -> dict[str, Any]:
+    payload = io.BytesIO(memoryview(data)[: -manifest.SIZE])
     try:
-        state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+        state: dict[str, Any] = torch.load(payload, map_location="cpu", weights_only=True)
     except Exception as error:  # its digest was right, so somebody made it so; torch raises many kinds
         raise Damaged(f"a checkpoint holds what torch does not load safely: {error}") from error
     if not isinstance(state, dict):

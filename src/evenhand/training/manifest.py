@@ -1,20 +1,21 @@
 """Manifest: the SHA-256 of every file that is read back, by which a damaged file is noticed and named.
 
-A finished run leaves its manifest in checksums.json. A training's manifest is its checkpoint, which carries a
-digest of itself and of every epoch of the histories beside it.
+A finished run leaves its manifest in checksums.json. A checkpoint, and an array that is kept beside it, ends
+with its own digest. The checkpoint also holds a digest of every epoch of the histories beside it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from evenhand.training import store
 from evenhand.training.schema import read_checked
-from evenhand.training.store import Damaged, json_bytes, write_bytes
+from evenhand.training.store import Damaged
 
 NAME = "checksums.json"
 METRICS, WEIGHTS = "metrics.json", "model.safetensors"
@@ -22,6 +23,7 @@ ARRAYS = ("partition.npz", "predictions.npz", "val_partition.npz")
 RUN_FILES = ("config.json", "dynamics.json", WEIGHTS, *ARRAYS, "timing.json")
 HISTORIES = ("losses", "hits", "val_losses", "val_hits")
 STAGE_FILES = ("epochs.jsonl", *(f"{name}.npy" for name in HISTORIES))
+SIZE = 32  # bytes of a digest
 SCHEMA = {"files": {str: str}, "stages": {str: {str: str}}}
 
 
@@ -78,9 +80,41 @@ def damaged(
     return found
 
 
+def write_digested(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file followed by its digest; numpy, which reads what comes before it, need not know of it."""
+
+    def digested() -> Iterator[bytes]:
+        whole = hashlib.sha256()
+        for part in parts:
+            whole.update(part)
+            yield part
+        yield whole.digest()
+
+    store.write_bytes(path, digested())
+
+
+def verify_digested(path: Path) -> None:
+    """Raise Damaged unless a file ends with the digest of all that comes before it."""
+    content = np.memmap(path, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
+    if hashlib.sha256(content[:-SIZE].data).digest() != content[-SIZE:].tobytes():
+        raise Damaged(f"{path} is not as it was written: its checksum does not match")
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a file is there and ends with its digest; a damaged one is set aside."""
+    try:
+        verify_digested(path)
+    except FileNotFoundError:
+        return False
+    except Damaged as error:
+        store.set_aside(path, error)
+        return False
+    return True
+
+
 def encode(files: Mapping[str, str], stages: Mapping[str, Mapping[str, str]]) -> bytes:
     """A manifest as it is written: digests of a run's files, and of what it saw of its trainings."""
-    return json_bytes({"files": files, "stages": stages})
+    return store.json_bytes({"files": files, "stages": stages})
 
 
 def write(folder: Path, metrics: bytes, stages: Mapping[str, tuple[Path, int]]) -> None:
@@ -93,7 +127,7 @@ def write(folder: Path, metrics: bytes, stages: Mapping[str, tuple[Path, int]]) 
         stage: {name: digest(place / name, epochs) for name in STAGE_FILES if (place / name).exists()}
         for stage, (place, epochs) in stages.items()
     }
-    write_bytes(folder / NAME, encode({**files, METRICS: digest(metrics)}, seen))
+    store.write_bytes(folder / NAME, encode({**files, METRICS: digest(metrics)}, seen))
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,12 +19,13 @@ from evenhand.core.rebalance import Balanced
 from evenhand.training import log, plugins, progress, sync
 from evenhand.training.arithmetic import num_steps, resolve
 from evenhand.training.batches import Batches, Source, Transform
-from evenhand.training.checkpoint import Histories, claim_together, load_for_all, save_checkpoint, write_curve
+from evenhand.training.checkpoint import Histories, claim_together, load_for_all, write_curve
 from evenhand.training.cuda_graphs import allow_kernels
 from evenhand.training.data import Batch, Split, Task, as_input
 from evenhand.training.evaluation import logits
 from evenhand.training.identity import trained
 from evenhand.training.loop import Training
+from evenhand.training.manifest import is_intact, write_digested
 from evenhand.training.models import make_model
 from evenhand.training.objective import Objective, cross_entropy
 from evenhand.training.plan import Fit, Plan
@@ -160,14 +162,14 @@ class Run:
 
     def cached(self, fit: Fit, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         """An array derived from a training, kept in its folder so that it is computed once."""
-        path = fit.folder / f"{name}-at{fit.epochs}.cache"
+        path = fit.folder / f"{name}-at{fit.epochs}.npy"
         with claim_together(fit.folder):
-            kept = load_for_all(path)
-            if kept is None:
-                kept = {"array": torch.from_numpy(compute())}
+            if not ranks.from_first(lambda: is_intact(path)):
+                buffer = io.BytesIO()
+                np.save(buffer, compute(), allow_pickle=False)
                 if ranks.first():
-                    save_checkpoint(path, kept)
-        array: np.ndarray = kept["array"].numpy()
+                    write_digested(path, [buffer.getvalue()])
+        array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
         return array
 
     # -- inside --------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def _payload(folder: Path) -> None:
 def _read_payload(folder: Path) -> object:
     """The payload with a checksum that agrees: what one finds who fools the checksum, or makes it."""
     payload, path = (folder / "payload").read_bytes(), folder / "last.ckpt"
-    path.write_bytes(b"evenhand1\n" + hashlib.sha256(payload).digest() + payload)
+    path.write_bytes(payload + hashlib.sha256(payload).digest())
     return load_checkpoint(path)
 
 
