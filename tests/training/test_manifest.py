@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from evenhand.training import manifest
-from evenhand.training.schema import METRICS, NUMBER, SHARE, schema_error
-from evenhand.training.store import Damaged
+from evenhand.training.record import METRICS
+from evenhand.training.store import NUMBER, SHARE, Damaged, schema_error
 
 
 def history(path: Path, epochs: int) -> None:

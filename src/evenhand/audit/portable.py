@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from evenhand.integrations.sklearn_histories import softmax
 from evenhand.tasks import table
-from evenhand.training.schema import schema_error
+from evenhand.training.store import schema_error
 
 ABOUT = "evenhand"  # the key of a model file's description, JSON
 COLUMNS = {"numbers": [str], "words": {str: {str: (int, float)}}}

@@ -9,8 +9,7 @@ from evenhand.audit import portable
 from evenhand.integrations.prediction import Network, Predictions, named
 from evenhand.tasks import table
 from evenhand.training.recipe import Recipe
-from evenhand.training.schema import schema_error
-from evenhand.training.store import Damaged, read_json
+from evenhand.training.store import Damaged, read_json, schema_error
 
 MODELS = ("baseline", "balanced")
 READING = {"header": bool, "text": (None, str), "image": (None, str)}

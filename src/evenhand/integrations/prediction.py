@@ -20,9 +20,8 @@ from evenhand.training.evaluation import logits
 from evenhand.training.identity import resolve_device
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
-from evenhand.training.record import Record
-from evenhand.training.schema import INPUTS, schema_error
-from evenhand.training.store import read_json
+from evenhand.training.record import INPUTS, Record
+from evenhand.training.store import read_json, schema_error
 
 _LARGEST = 1 << 28  # numbers of one sample
 
@@ -73,7 +72,7 @@ class Network:
     """A trained network on disk: what it takes, and where its weights are."""
 
     source: Path  # the file that says what it takes
-    takes: dict[str, Any]  # as schema.INPUTS
+    takes: dict[str, Any]  # as record.INPUTS
     recipe: Recipe
     weights: Path
 

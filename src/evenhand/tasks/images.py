@@ -24,7 +24,6 @@ from evenhand.training import log, store
 from evenhand.training.data import Task
 from evenhand.training.models import VISION_NEEDED
 from evenhand.training.recipe import Recipe
-from evenhand.training.schema import read_checked
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, whose weights the models start from
 PRETRAINED = Recipe(model="resnet18", weights="pretrained", optimizer="sgd", lr=1e-3, momentum=0.9)
@@ -100,7 +99,7 @@ def _joined(digests: list[str]) -> str:
 def _chunks(manifest: Path, count: int) -> list[str] | None:
     """The checksums of the chunks of so many images; None where the manifest is absent or damaged."""
     try:
-        content = read_checked(manifest, {"digest": str, "chunks": [str]}, "the checksums of images")
+        content = store.read_checked(manifest, {"digest": str, "chunks": [str]}, "the checksums of images")
     except (store.Damaged, FileNotFoundError):
         return None
     chunks: list[str] = content["chunks"]

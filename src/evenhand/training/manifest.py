@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.training import store
-from evenhand.training.schema import read_checked
-from evenhand.training.store import Damaged
+from evenhand.training.store import Damaged, read_checked
 
 NAME = "checksums.json"
 METRICS, WEIGHTS = "metrics.json", "model.safetensors"

@@ -15,11 +15,37 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evenhand.training import manifest
-from evenhand.training.schema import COMPUTED, CONFIG, EPOCH, METRICS, TIMING, read_checked, schema_error
-from evenhand.training.store import Damaged, read_json, set_aside
+from evenhand.training.store import (
+    COUNT,
+    NUMBER,
+    SHARE,
+    Damaged,
+    read_checked,
+    read_json,
+    schema_error,
+    set_aside,
+)
 
 if TYPE_CHECKING:
     from evenhand.core.partition import Partition
+
+
+# What the files of a record must hold, so that nothing that a stranger wrote is trusted.
+PART = {"name": str, "count": COUNT, "accuracy": SHARE, "interval": [NUMBER]}
+SHARES = ("wga", "worst_class", "accuracy", "accuracy_weighted", "accuracy_balanced")
+NAMES = {"wga_over": str, "worst_group": str}
+SCORES = {**dict.fromkeys(SHARES, SHARE), **NAMES, "groups": (None, [PART]), "classes": [PART]}
+RUN = {"task": str, "method": str, "seed": int}
+IDENTIFICATION = (None, {str: (None, NUMBER)})
+METRICS = {**RUN, "val": SCORES, "test": SCORES, "identification": IDENTIFICATION, "epochs": {str: int}}
+STAGES = {str: {"folder": str, "epochs": int}}
+CONFIG = {**RUN, "hyperparameters": {str: object}, "recipe": {str: object}, "stages": STAGES}
+ARITHMETIC = {"device": str, "precision": str, "compute": str, "slices": int}
+COMPUTED = {"numerics": int, "arithmetic": ARITHMETIC}  # in a config, unless it is of an earlier version
+TIMING = {"seconds": NUMBER, "stages": {str: NUMBER}, "unshared": NUMBER}
+EPOCH = {"epoch": int, "loss": NUMBER, "accuracy": NUMBER, "val_accuracy": (None, NUMBER)}
+PER_CHANNEL = {"mean": (None, [NUMBER]), "std": (None, [NUMBER])}
+INPUTS = {"shape": [int], "dtype": str, **PER_CHANNEL, "classes": [str], "own_model": bool}
 
 
 @dataclass(frozen=True)

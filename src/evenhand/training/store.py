@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writes, JSON, and claims of folders."""
+"""Files that are either whole or absent: atomic writes, JSON that fits a schema, and claims of folders."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import socket
+import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from evenhand.training import log
+
+NUMBER, SHARE, COUNT = "a finite number", "a share between 0 and 1", "a number of samples"
+# A type, None, NUMBER, SHARE, COUNT, [schema of each item], {key: schema}, {str: schema of each value}, or a
+# tuple of alternatives.
+Schema = Any
+_LIMITS: dict[Any, tuple[Any, float, float]] = {  # schema -> types, least and largest value
+    NUMBER: ((int, float), -sys.float_info.max, sys.float_info.max),
+    SHARE: ((int, float), 0, 1),
+    COUNT: (int, 1, 2**63 - 1),
+    int: (int, -(2**63), 2**63 - 1),
+}
 
 
 class Damaged(ValueError):
@@ -83,6 +95,47 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} should hold JSON, but it is damaged: {error}") from error
+
+
+def schema_error(content: Any, schema: Schema, where: str = "it") -> str:
+    """What in the content does not fit the schema, in words; empty where all of it fits.
+
+    >>> schema_error({"seed": "x"}, {"seed": int}), schema_error({"seed": 1, "more": 2}, {"seed": int})
+    ("its 'seed' is not int", '')
+    """
+    if isinstance(schema, tuple):
+        errors = [schema_error(content, alternative, where) for alternative in schema]
+        return errors[-1] if all(errors) else ""
+    if isinstance(schema, list):
+        if not isinstance(content, list):
+            return f"{where} is not a list"
+        parts = [(each, schema[0], where) for each in content]
+    elif isinstance(schema, dict):
+        if not isinstance(content, dict):
+            return f"{where} is not an object"
+        if missing := [key for key in schema if key is not str and key not in content]:
+            return f"{where} has no {missing[0]!r}"
+        inside = "its" if where == "it" else where
+        keys = content if str in schema else schema
+        parts = [(content[key], schema.get(str, schema.get(key)), f"{inside} {key!r}") for key in keys]
+    else:
+        return "" if _fits(content, schema) else f"{where} is not {getattr(schema, '__name__', schema)}"
+    return next((error for each in parts if (error := schema_error(*each))), "")
+
+
+def _fits(content: Any, schema: Schema) -> bool:
+    if schema in _LIMITS:
+        types, least, largest = _LIMITS[schema]
+        return isinstance(content, types) and not isinstance(content, bool) and least <= content <= largest
+    return content is None if schema is None else isinstance(content, schema)
+
+
+def read_checked(path: Path, schema: Schema, what: str) -> dict[str, Any]:
+    """Read JSON that fits the schema; anything else raises Damaged."""
+    content: dict[str, Any] = read_json(path)
+    if error := schema_error(content, schema):
+        raise Damaged(f"{path} should hold {what}, but it does not: {error}; delete it and run again")
+    return content
 
 
 def set_aside(path: Path, reason: object) -> None:

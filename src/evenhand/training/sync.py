@@ -87,14 +87,11 @@ def gathered(outputs: Tensor, rows: slice, size: int) -> Tensor:
 def add_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Sum every parameter's gradient over the ranks, in one exchange."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if ranks.count() == 1 or not gradients:
-        return
-    total = ranks.add(torch.cat([gradient.reshape(-1) for gradient in gradients]))
-    start = 0
-    for gradient in gradients:
-        end = start + gradient.numel()
-        gradient.copy_(total[start:end].view(gradient.shape))
-        start = end
+    if ranks.count() > 1 and gradients:
+        total = ranks.add(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+        sums = total.split([gradient.numel() for gradient in gradients])
+        for gradient, summed in zip(gradients, sums, strict=True):
+            gradient.copy_(summed.view(gradient.shape))
 
 
 def copy_from_first(module: nn.Module) -> None:
