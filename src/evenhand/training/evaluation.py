@@ -40,12 +40,12 @@ def logits(model: nn.Module, batches: Batches, recipe: Recipe) -> Tensor:
     generator = torch.Generator(batches.source.device)
     num_rows = len(batches.split)
     sizes = batch_sizes(num_rows, batches.batch_size)
-    own, rows = sync.dealt(sizes)
+    own, rows = sync.shard(sizes)
     outputs = []
     for batch in batches(torch.arange(num_rows)[rows], generator, sizes[own]):
         with autocast(recipe, batches.source.device):
             outputs.append(model(batch.x).float())
-    return sync.gathered(torch.cat(outputs), rows, num_rows)
+    return sync.all_gather(torch.cat(outputs), rows, num_rows)
 
 
 def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor, Tensor]:

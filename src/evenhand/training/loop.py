@@ -58,7 +58,7 @@ class Training:
         self.compute = compute  # as Arithmetic has it
         self.train, self.val, self.histories, self.progress = train, val, histories, progress
         self.device = train.source.device
-        self.model, self.objective = sync.normalised_together(model, self.device), objective
+        self.model, self.objective = sync.synchronize_batch_norm(model, self.device), objective
         self.model.to(self.device)
         if isinstance(objective, nn.Module):
             objective.to(self.device)
@@ -86,7 +86,7 @@ class Training:
         return [*self.model.parameters(), *extra]
 
     @property
-    def handed_over(self) -> nn.Module:
+    def ema_or_model(self) -> nn.Module:
         """The model that is validated and kept: the EMA, where the recipe asks for it."""
         return self.model if self.ema is None else self.ema.module
 
@@ -154,7 +154,7 @@ class Training:
             self.folder, self.log
         )  # first, because whoever finds the snapshot also wants the curve up to it
         state = self.state()
-        state["model"] = self.rules.best.get(name, self.handed_over.state_dict())
+        state["model"] = self.rules.best.get(name, self.ema_or_model.state_dict())
         save_checkpoint(self.folder / f"{name}.ckpt", {**state, "best": {}, "checks": []})
 
     # -- epochs --------------------------------------------------------------------------------------
@@ -162,8 +162,8 @@ class Training:
     def run(self, stop: str | int) -> None:
         """Train until the rule `stop` has fired, or for `stop` epochs in all."""
         limit = stop if isinstance(stop, int) else self.recipe.epochs
-        for model in dict.fromkeys([self.model, self.handed_over]):
-            sync.copy_from_first(model)
+        for model in dict.fromkeys([self.model, self.ema_or_model]):
+            sync.broadcast(model)
         steps = self.recipe.epochs * (len(self.train.split) // self.train.batch_size)
         fast = quickest(
             self.model,
@@ -195,7 +195,7 @@ class Training:
             begun = time.monotonic()
             self._one_epoch()
             self.seconds += time.monotonic() - begun
-            fired = self.rules.check(self.log[-1], self.handed_over.state_dict)
+            fired = self.rules.check(self.log[-1], self.ema_or_model.state_dict)
             # Snapshots go first: whatever last.ckpt says has been passed has left its snapshot.
             for name in fired:
                 self.snapshot(name)
@@ -242,7 +242,7 @@ class Training:
 
     def _update(self, num_samples: int) -> None:
         """The step that follows the last slice of a batch."""
-        sync.add_gradients(self._parameters())
+        sync.all_reduce_gradients(self._parameters())
         self.optimizer.step()
         if self.ema is not None:
             self.ema.update_parameters(self.model)
@@ -280,7 +280,7 @@ class Training:
         row["lr"] = self.optimizer.param_groups[0]["lr"]
         due = "val" in self.rules.rules and self.epoch % self.recipe.check_every == 0
         if self.histories is not None or due or self._at_end():
-            losses, correct = evaluate(self.handed_over, self.val, self.recipe)
+            losses, correct = evaluate(self.ema_or_model, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
             if self.choose is not None:
                 row["choice"] = weighted_mean(correct, self.choose)

@@ -65,7 +65,7 @@ def slices(order: Tensor, sizes: list[int], num: int = 1) -> tuple[Tensor, list[
     return torch.cat(rows), pieces
 
 
-def dealt(sizes: list[int]) -> tuple[slice, slice]:
+def shard(sizes: list[int]) -> tuple[slice, slice]:
     """Which of the batches this rank evaluates, and which rows they hold: whole batches, one after another.
 
     An evaluated batch is never cut, so every sample's output has the same bits as in a single process.
@@ -75,7 +75,7 @@ def dealt(sizes: list[int]) -> tuple[slice, slice]:
     return slice(first, last), slice(sum(sizes[:first]), sum(sizes[:last]))
 
 
-def gathered(outputs: Tensor, rows: slice, size: int) -> Tensor:
+def all_gather(outputs: Tensor, rows: slice, size: int) -> Tensor:
     """The outputs of all ranks, (size, …); this one's are of `rows`."""
     if rows == slice(0, size):
         return outputs
@@ -84,7 +84,7 @@ def gathered(outputs: Tensor, rows: slice, size: int) -> Tensor:
     return ranks.add(whole)
 
 
-def add_gradients(parameters: Iterable[nn.Parameter]) -> None:
+def all_reduce_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Sum every parameter's gradient over the ranks, in one exchange."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if ranks.count() > 1 and gradients:
@@ -94,7 +94,7 @@ def add_gradients(parameters: Iterable[nn.Parameter]) -> None:
             gradient.copy_(summed.view(gradient.shape))
 
 
-def copy_from_first(module: nn.Module) -> None:
+def broadcast(module: nn.Module) -> None:
     """Give every rank the first one's weights."""
     for value in module.state_dict().values():
         ranks.copy_from_first(value)
@@ -125,7 +125,7 @@ def check_stage(stage: str, folder: str, needs_whole_batches: str, num_slices: i
         )
 
 
-def normalised_together(model: nn.Module, device: torch.device) -> nn.Module:
+def synchronize_batch_norm(model: nn.Module, device: torch.device) -> nn.Module:
     """The model with batch normalisation over the whole batch, as a single process computes it."""
     if ranks.count() == 1:
         return model
@@ -147,9 +147,9 @@ def _normalise(norm: nn.SyncBatchNorm, x: Tensor) -> Tensor:
     others = [dimension for dimension in range(x.ndim) if dimension != 1]
     shape = [1, -1] + [1] * (x.ndim - 2)
     count = ranks.add(torch.tensor(float(x.numel() // x.shape[1])))
-    mean = _Add.apply(x.sum(others)) / count
+    mean = _AllReduce.apply(x.sum(others)) / count
     centred = x - mean.view(shape)
-    variance = _Add.apply((centred * centred).sum(others)) / count
+    variance = _AllReduce.apply((centred * centred).sum(others)) / count
     if norm.training and norm.running_mean is not None and norm.running_var is not None:
         assert average is not None
         norm.running_mean.lerp_(mean.detach(), average)
@@ -158,7 +158,7 @@ def _normalise(norm: nn.SyncBatchNorm, x: Tensor) -> Tensor:
     return result if norm.weight is None else result * norm.weight.view(shape) + norm.bias.view(shape)
 
 
-class _Add(torch.autograd.Function):
+class _AllReduce(torch.autograd.Function):
     """Sum over the ranks; so is the gradient, since every rank's loss depends on it."""
 
     @staticmethod
