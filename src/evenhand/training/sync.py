@@ -89,7 +89,7 @@ def all_reduce_gradients(parameters: Iterable[nn.Parameter]) -> None:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if ranks.count() > 1 and gradients:
         total = ranks.add(torch.cat([gradient.reshape(-1) for gradient in gradients]))
-        sums = total.split([gradient.numel() for gradient in gradients])
+        sums = torch.split(total, [gradient.numel() for gradient in gradients])
         for gradient, summed in zip(gradients, sums, strict=True):
             gradient.copy_(summed.view(gradient.shape))
 
