@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import PARAM_LIST, AveragedModel
 
 from evenhand.core import ranks
 from evenhand.core.history import LossHistory
@@ -395,14 +395,12 @@ def make_ema(model: nn.Module, steps: int) -> AveragedModel:
     5.5
     """
 
-    def follow(averages: Sequence[Tensor], values: Sequence[Tensor], taken: Tensor | int) -> None:
-        share = 1 / (torch.as_tensor(taken) + 1).clamp(
-            max=max(steps, 1)
-        )  # stays on the device, which nobody waits for
-        for average, value in zip(averages, values, strict=True):
-            if average.is_floating_point():
-                average.lerp_(value, share.to(average.dtype))
-            else:
-                average.copy_(value)
+    def follow(averages: PARAM_LIST, values: PARAM_LIST, _taken: Tensor | int) -> None:
+        if averages[0].is_floating_point():  # all have one type
+            share = 1 / min(int(ema.n_averaged) + 1, max(steps, 1))  # on the CPU, so no device is waited for
+            torch._foreach_lerp_(averages, values, share)  # as swa_utils does: one launch for all weights
+        else:
+            torch._foreach_copy_(averages, values)
 
-    return AveragedModel(model, multi_avg_fn=follow, use_buffers=True).requires_grad_(False)
+    ema = AveragedModel(model, multi_avg_fn=follow, use_buffers=True).requires_grad_(False)
+    return ema
