@@ -226,7 +226,7 @@ def pack(
     out: Annotated[Path, typer.Option("--out", "-o", help="The .zip file to write.")] = Path("records.zip"),
 ) -> None:
     """Write what tables, figures and pages need of all finished runs into one small file."""
-    from evenhand.bench import records
+    from evenhand.bench import pack as records
 
     if out.suffix != ".zip":  # by which `load` knows it again
         raise ValueError(f"a packed file must end with .zip, got {str(out)!r}; try {out.with_suffix('.zip')}")
@@ -241,7 +241,7 @@ def unpack(
     runs: Runs = Path("runs"),
 ) -> None:
     """Put packed runs into a runs folder, so that a bench goes on from there; what is there is kept."""
-    from evenhand.bench import records
+    from evenhand.bench import pack as records
 
     added, kept = records.unpack(file, runs)
     say(f"{added} runs added to {runs}, {kept} were there")
