@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from evenhand.bench.needs import SWEPT
-from evenhand.bench.records import load
+from evenhand.bench.pack import load
 from evenhand.report import formats, plots, tables
 from evenhand.training.record import Record
 

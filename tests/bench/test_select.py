@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from made_bench import LABELS, whole, write
 
-from evenhand.bench.grids import combinations, grid_of, method_module, rule
+from evenhand.bench.grid import combinations, grid_of, method_file, rule
 from evenhand.bench.needs import DYNAMICS, FIGURES, STRENGTHS, base, needs, searches, swept
 from evenhand.bench.result import interval, price, result
 from evenhand.bench.select import (
@@ -301,7 +301,7 @@ def test_a_record_never_makes_us_import_a_module(tmp_path: Path) -> None:
     try:
         record = write(tmp_path / "runs", "trap.sprung", {}, task="t", spec="trap.sprung:a=1")
         assert result(gather([record], "t"), "trap.sprung").num_candidates == 1
-        assert method_module("trap.sprung") is None and "trap.sprung" not in sys.modules
+        assert method_file("trap.sprung") is None and "trap.sprung" not in sys.modules
     finally:
         sys.path.remove(str(tmp_path))
 

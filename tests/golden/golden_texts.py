@@ -38,7 +38,7 @@ from rich.console import Console  # noqa: E402
 
 import evenhand  # noqa: E402
 from evenhand import cli  # noqa: E402
-from evenhand.bench.records import load  # noqa: E402
+from evenhand.bench.pack import load  # noqa: E402
 from evenhand.report import explorer, formats, tables  # noqa: E402
 from evenhand.report.page import build  # noqa: E402
 

@@ -8,7 +8,7 @@ import load
 import pytest
 from test_faults import needs_linux, script
 
-from evenhand.bench import records
+from evenhand.bench import pack as records
 from evenhand.bench.agenda import Agenda
 from evenhand.bench.plan import PAPER, waves
 from evenhand.bench.work import Place

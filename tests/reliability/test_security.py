@@ -36,7 +36,7 @@ from shortcut import shortcut_task  # noqa: E402
 
 import evenhand  # noqa: E402
 from evenhand import LossHistory, Partition, Task, cli, tasks  # noqa: E402
-from evenhand.bench import records  # noqa: E402
+from evenhand.bench import pack as records  # noqa: E402
 from evenhand.core import arrays  # noqa: E402
 from evenhand.integrations import files, prediction  # noqa: E402
 from evenhand.report import explorer  # noqa: E402

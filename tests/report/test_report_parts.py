@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from made_records import scores, write_run
 
 from evenhand import execute, tasks
-from evenhand.bench.grids import is_told_groups
+from evenhand.bench.grid import is_told_groups
 from evenhand.report import figures, thumbnails
 from evenhand.report.commands import command
 from evenhand.report.figures import Series, chart

@@ -12,7 +12,7 @@ from made_bench import curves, whole, write
 from rich.console import Console
 from typer.testing import CliRunner
 
-from evenhand.bench.records import load, pack
+from evenhand.bench.pack import load, pack
 from evenhand.bench.select import gather
 from evenhand.bench.summary import results
 from evenhand.cli import app

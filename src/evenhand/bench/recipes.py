@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from evenhand.bench.grids import PAIR, Settings, named
+from evenhand.bench.grid import PAIR, Settings, named
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 

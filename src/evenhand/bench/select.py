@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import math
@@ -15,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenhand.bench.grids import (
+from evenhand.bench.grid import (
     PAIR,
     Settings,
     combinations,
     grid_of,
-    method_module,
+    method_file,
     named,
     rule,
     task_recipe,
@@ -28,7 +27,6 @@ from evenhand.bench.grids import (
 from evenhand.bench.recipes import base_recipe, differences, fits, pair_of, version_of, why_left_out
 from evenhand.core.metrics import first_highest, highest, worst_group_accuracy
 from evenhand.core.partition import Partition
-from evenhand.training import plugins
 from evenhand.training.record import Record
 
 __all__ = ["CRITERIA", "Bench", "Candidate", "candidates", "gather", "rule", "scores", "select"]
@@ -293,12 +291,9 @@ def _settings(record: Record, grid: dict[str, list[Any]] | None) -> tuple[Settin
     given = dict(record.config["hyperparameters"])
     if grid is None:
         return dict(sorted(given.items())), {}
-    train = getattr(method_module(record.method), "train", None)
-    known = {**(_keywords(train) if train else {}), **pair_of(record), **given}
+    found = method_file(record.method)
+    known = {**(found.options if found else {}), **pair_of(record), **given}
     return {key: known.get(key) for key in grid}, {key: given[key] for key in given if key not in grid}
-
-
-_keywords = functools.cache(plugins.keywords)  # asked for every record of a bench
 
 
 def _sets_pair(grid: Mapping[str, Any] | None) -> bool:

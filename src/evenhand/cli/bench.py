@@ -241,7 +241,7 @@ def pack(
     out: Annotated[Path, typer.Option("--out", "-o", help="The .zip file to write.")] = Path("records.zip"),
 ) -> None:
     """Pack the records of all finished runs into one small file."""
-    from evenhand.bench import records
+    from evenhand.bench import pack as records
 
     if out.suffix != ".zip":  # by which `load` knows it again
         raise ValueError(f"a packed file must end with .zip, got {str(out)!r}; try {out.with_suffix('.zip')}")
@@ -256,7 +256,7 @@ def unpack(
     runs: Runs = Path("runs"),
 ) -> None:
     """Add packed runs to a runs folder, so that a bench continues from them."""
-    from evenhand.bench import records
+    from evenhand.bench import pack as records
 
     added, kept = records.unpack(file, runs)
     say(f"{added} runs added to {runs}, {kept} were there")

@@ -135,7 +135,7 @@ def report(
 
 def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:
     """All finished runs of folders and packed files."""
-    from evenhand.bench.records import load
+    from evenhand.bench.pack import load
 
     for source in sources:
         if not source.exists() and not optional:

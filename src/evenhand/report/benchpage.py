@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.bench.grids import is_told_groups
+from evenhand.bench.grid import is_told_groups
 from evenhand.bench.result import result
 from evenhand.bench.select import Bench, gather, rule, select
 from evenhand.core.metrics import Mean

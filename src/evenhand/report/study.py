@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.bench.grids import is_told_groups
+from evenhand.bench.grid import is_told_groups
 from evenhand.training import plugins
 from evenhand.training.record import Record
 

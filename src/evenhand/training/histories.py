@@ -11,9 +11,8 @@ import torch
 
 from evenhand.core import ranks
 from evenhand.core.history import LossHistory
+from evenhand.training.seal import HISTORIES as NAMES
 from evenhand.training.store import set_aside
-
-NAMES = ("losses", "hits", "val_losses", "val_hits")
 
 
 @dataclass

@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evenhand.core.arrays import read_array, read_arrays
-from evenhand.core.partition import Partition
 from evenhand.training import seal
 from evenhand.training.shape import COMPUTED, CONFIG, EPOCH, METRICS, TIMING, Shape, misshapen
 from evenhand.training.store import Damaged, read_json, set_aside
+
+if TYPE_CHECKING:
+    from evenhand.core.partition import Partition
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Record:
         return bool(misshapen(self.config, COMPUTED))
 
     @property
+    def sealed(self) -> bool:
+        """Whether the checksums of what the run has left are known."""
+        return bool(self._seal["files"])
+
+    @property
     def made_with(self) -> dict[str, Any]:
         """How and by which version it was computed; records that differ in this are not averaged."""
         if self.older:
@@ -81,14 +88,19 @@ class Record:
     @cached_property
     def partition(self) -> Partition | None:
         """The pseudo-groups that the method found, if it looks for any."""
-        path = self.file("partition.npz")
-        return Partition.load(path) if path.exists() else None
+        return self._partition("partition.npz")
 
     @cached_property
     def val_partition(self) -> Partition | None:
         """The validation set's pseudo-groups, by the identifier's validation losses; with its labels."""
-        path = self.file("val_partition.npz")
-        return Partition.load(path) if path.exists() else None
+        return self._partition("val_partition.npz")
+
+    def _partition(self, name: str) -> Partition | None:
+        if not (path := self.file(name)).exists():
+            return None
+        from evenhand.core.partition import Partition  # loads torch, which scores and settings do not need
+
+        return Partition.load(path)
 
     @cached_property
     def dynamics(self) -> dict[str, Any] | None:

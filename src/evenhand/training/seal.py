@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evenhand.training.histories import NAMES, column_sums
 from evenhand.training.shape import CONFIG, misshapen
 from evenhand.training.store import Damaged, json_bytes, read_json, write_json
 
@@ -22,7 +21,8 @@ FILES = (
     "timing.json",
     "val_partition.npz",
 )
-STAGE_FILES = ("epochs.jsonl", *(f"{name}.npy" for name in NAMES))
+HISTORIES = ("losses", "hits", "val_losses", "val_hits")
+STAGE_FILES = ("epochs.jsonl", *(f"{name}.npy" for name in HISTORIES))
 SHAPE = {"files": {str: str}, "stages": {str: {str: str}}}
 
 
@@ -121,6 +121,8 @@ def _trouble(function: Any, *arguments: Any) -> Damaged | None:
 
 def _stage_sums(folder: Path, epochs: int, names: list[str] | None = None) -> dict[str, str]:
     """Checksums of a training's first epochs, which stay as they are when it goes further."""
+    from evenhand.training.histories import column_sums  # loads torch, which who reads records may lack
+
     sums: dict[str, str] = {}
     for name in STAGE_FILES if names is None else names:
         file = folder / name

@@ -16,9 +16,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-
-from evenhand.core import ranks
 from evenhand.training import journal
 
 _MAGIC = b"evenhand1\n"
@@ -94,6 +91,8 @@ def read_json(path: Path) -> Any:
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write nested dictionaries of tensors and plain values, preceded by their checksum."""
+    import torch  # here, so that records can be read without it
+
     buffer = io.BytesIO()
     torch.save(state, buffer)
     payload = buffer.getvalue()
@@ -110,6 +109,8 @@ def load_for_all(path: Path) -> dict[str, Any] | None:
 
     A damaged one is set aside, as if it had never been written.
     """
+    from evenhand.core import ranks
+
     data = None
     if ranks.first() and path.exists():
         try:
@@ -129,6 +130,8 @@ def _payload(path: Path) -> bytes:
 
 
 def _parse(payload: bytes) -> dict[str, Any]:
+    import torch
+
     try:
         state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception as error:  # its checksum was right, so somebody made it so; torch raises many kinds
@@ -191,6 +194,8 @@ def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
 @contextlib.contextmanager
 def claim_together(folder: Path) -> Iterator[None]:
     """Hold a folder for all ranks of one training: the first takes the claim, the others wait for it."""
+    from evenhand.core import ranks
+
     with claim(folder) if ranks.first() else contextlib.nullcontext():
         ranks.barrier()
         yield

@@ -30,7 +30,7 @@ import made_bench  # noqa: E402
 import published_layouts as layouts  # noqa: E402
 
 from evenhand import Partition, partition  # noqa: E402
-from evenhand.bench import records  # noqa: E402
+from evenhand.bench import pack as records  # noqa: E402
 from evenhand.core.history import LossHistory  # noqa: E402
 from evenhand.core.rebalance import rebalance, sample_weights  # noqa: E402
 from evenhand.integrations import files, prediction  # noqa: E402

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from evenhand.bench.grids import Settings, named
+from evenhand.bench.grid import Settings, named
 from evenhand.bench.needs import DYNAMICS
 from evenhand.bench.recipes import pair_of
 from evenhand.bench.select import Bench, gather

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenhand import tasks
-from evenhand.bench.grids import task_module
+from evenhand.bench.grid import task_file
 from evenhand.tasks.samples import TEST
 from evenhand.training.record import Record
 
@@ -90,7 +90,7 @@ def _said(why: Counter[str], total: int) -> list[str]:
 
 def read_truth(spec: str, root: Path | None) -> Truth | None:
     """Labels and groups of a task's test samples; None where they are not here or nobody knows the task."""
-    if task_module(spec) is None:
+    if task_file(spec) is None:
         return None
     try:
         listing = tasks.listing(spec, root)  # so that no photograph has to be opened

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.bench.grids import PAIR, named, task_recipe
+from evenhand.bench.grid import PAIR, named, task_recipe
 from evenhand.bench.recipes import COMPUTED, base_recipe, pair_of, version_of
 from evenhand.bench.result import COLLAPSED, mean_of
 from evenhand.bench.select import Bench

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from evenhand import tasks
-from evenhand.bench.grids import combinations, grid_of, is_told_groups, method_module, named, task_module
+from evenhand.bench.grid import combinations, grid_of, is_told_groups, method_file, named, task_file
 from evenhand.bench.select import Bench
 from evenhand.report import paper
 from evenhand.report.study import method_title
@@ -116,15 +116,19 @@ def _counts(record: Record) -> dict[str, Any]:
 
 def _from_data(spec: str, root: Path | None) -> dict[str, Any]:
     """What the data themselves say, where they are; photographs are counted in their lists, not opened."""
-    module = task_module(spec)
-    if module is None:
+    declared = task_file(spec)
+    if declared is None:
         return {}
     try:
         listing = tasks.listing(spec, root)
         if listing is not None and listing.kind == "images":
-            size = int(tasks.parse(spec)[1].get("size") or plugins.keywords(module.load)["size"])
+            size = int(tasks.parse(spec)[1].get("size") or declared.options["size"])
             train, group = listing.rows(TRAIN), listing.group
-            counted = len(train), None if group is None else group[train], getattr(module, "CONFLICTING", ())
+            counted = (
+                len(train),
+                None if group is None else group[train],
+                getattr(declared.constants, "CONFLICTING", ()),
+            )
             return _facts(listing.class_names, listing.group_names, (3, size, size), *counted)
         task = tasks.load(spec, root)
     except (ValueError, OSError, ImportError):
@@ -165,8 +169,8 @@ def table_methods() -> Table:
 
 
 def _method(name: str, line: str) -> Row:
-    module = method_module(name)
-    grid = dict(getattr(module, "GRID", {}))
+    declared = method_file(name)
+    grid = dict(getattr(declared and declared.constants, "GRID", {}))
     theirs = paper.numbers()["methods"].get(name)
     told = is_told_groups(name)
     listed = ", ".join(theirs["hyperparameters"]) if theirs else ""
@@ -204,7 +208,7 @@ def _other_grids(name: str, grid: dict[str, Any]) -> str:
 
 def num_trainings(method: str) -> int:
     """How many trainings a run takes: the different stages that the method's file fits."""
-    tree = ast.parse(inspect.getsource(inspect.getmodule(method_module(method).train)))  # type: ignore
+    tree = ast.parse(inspect.getsource(plugins.load("evenhand.methods", method, "train")))
     names = {
         node.args[0].value
         for node in ast.walk(tree)

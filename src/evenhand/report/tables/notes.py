@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evenhand.bench.grids import combinations, named, task_recipe
+from evenhand.bench.grid import combinations, named, task_recipe
 from evenhand.bench.select import Bench, num_equal, recipe_changes, rule, scores
 from evenhand.report import paper
 from evenhand.report.words import count, listed

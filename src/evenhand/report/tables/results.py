@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evenhand.bench.grids import combinations, is_told_groups, parse, task_module
+from evenhand.bench.grid import combinations, is_told_groups, parse, task_file
 from evenhand.bench.result import mean_of, result
 from evenhand.bench.select import Bench, rule
 from evenhand.core.metrics import Mean
@@ -30,7 +30,6 @@ from evenhand.report.table import (
 from evenhand.report.tables import notes
 from evenhand.report.tables.notes import Failure
 from evenhand.report.words import count, listed
-from evenhand.training.plugins import keywords
 from evenhand.training.record import Record
 
 ONE = (
@@ -269,6 +268,6 @@ def conflicting_share(record: Record) -> float | None:
 def _by_construction(spec: str) -> float | None:
     """1 - p, where the task says how many samples carry their class's own colour."""
     name, options = parse(spec)
-    module = task_module(name)
-    p = options.get("p") or (keywords(module.load).get("p") if module else None)
+    found = task_file(name)
+    p = options.get("p") or (found.options.get("p") if found else None)
     return None if p is None else 1 - float(p)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.bench.grids import named
+from evenhand.bench.grid import named
 from evenhand.bench.result import mean, result
 from evenhand.bench.select import CRITERIA, Bench, Candidate, rule, select
 from evenhand.report import paper
