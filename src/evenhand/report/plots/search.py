@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
+from evenhand.bench.grid import title as method_title
 from evenhand.bench.result import mean, result
 from evenhand.bench.select import Bench, Candidate, best, scores, scores_on_test
 from evenhand.report.plots.style import (
@@ -28,7 +29,6 @@ from evenhand.report.plots.style import (
     new,
     percent_axis,
 )
-from evenhand.report.study import method_title
 from evenhand.report.tables.notes import differences
 from evenhand.report.tables.search import longest_run, search_seconds
 from evenhand.report.words import count

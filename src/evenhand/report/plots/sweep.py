@@ -12,12 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from evenhand.bench.grid import title as method_title
 from evenhand.bench.needs import SWEPT, base
 from evenhand.bench.result import COLLAPSED, Result, result
 from evenhand.bench.select import Bench, gather, task_names
 from evenhand.core.metrics import Mean
 from evenhand.report.plots.style import SOFT, Drawn, colour, finish, legend_above, marker, new, percent_axis
-from evenhand.report.study import method_title
 from evenhand.report.words import count
 from evenhand.training.record import Record
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from evenhand import tasks
 from evenhand.bench.grid import combinations, grid_of, is_told_groups, method_file, named, task_file
+from evenhand.bench.grid import title as method_title
 from evenhand.bench.select import Bench
 from evenhand.report import paper
-from evenhand.report.study import method_title
 from evenhand.report.table import EMPTY, Cell, Column, Row, Section, Table, number, words
 from evenhand.tasks.samples import TRAIN
 from evenhand.training import plugins

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenhand.bench.grid import combinations, is_told_groups, parse, task_file
+from evenhand.bench.grid import title as method_title
 from evenhand.bench.result import mean_of, result
 from evenhand.bench.select import Bench, rule
 from evenhand.core.metrics import Mean
 from evenhand.report import paper
-from evenhand.report.study import method_title
 from evenhand.report.table import (
     EMPTY,
     Cell,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from evenhand.bench.grid import named
+from evenhand.bench.grid import title as method_title
 from evenhand.bench.result import mean, result
 from evenhand.bench.select import CRITERIA, Bench, Candidate, rule, select
 from evenhand.report import paper
-from evenhand.report.study import method_title
 from evenhand.report.table import EMPTY, Cell, Column, Row, Section, Table, mark_best, number, percents, words
 from evenhand.report.tables import notes
 from evenhand.report.tables.notes import Failure
