@@ -163,7 +163,7 @@ def test_the_doctor_finds_a_healthy_machine_usable_and_writes_nothing(
     code, out, _ = command("doctor", "--json")
     content = json.loads(out)
     assert code == 0 and content["ok"] and "problem" not in {check["state"] for check in content["checks"]}
-    assert content["versions"]["evenhand"] == evenhand.__version__ and content["data"]["tasks"]["digits"]
+    assert content["versions"]["evenhand"] == evenhand.__version__ and content["versions"]["numpy"]
     assert any("$EVENHAND_DATA is not set" in check["found"] for check in content["checks"])
 
 
@@ -189,7 +189,7 @@ def test_the_doctor_notices_a_folder_that_cannot_be_written_to(
         raise PermissionError(30, "Read-only file system")
 
     monkeypatch.setattr(Path, "touch", refuse)
-    problems = told(examined.examine().checks, "problem")
+    problems = told(examined.examine(), "problem")
     assert any("cache folder" in line and "$EVENHAND_CACHE" in line for line in problems)
 
 
@@ -199,18 +199,22 @@ def test_the_doctor_counts_the_disk(
 ) -> None:
     usage = type("Usage", (), {"free": free})
     monkeypatch.setattr(examined.shutil, "disk_usage", lambda path: usage)
-    found = told(examined.examine().checks, state)
+    found = told(examined.examine(), state)
     assert any(f"runs folder: only {free / 1e9:.1f} GB free" in line for line in found)
 
 
 def test_the_doctor_notices_versions_that_do_not_fit(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = examined._version
-    monkeypatch.setattr(
-        examined, "_version", lambda name: {"pandas": None, "torch": "2.4.0+cpu"}.get(name, real(name))
+    real, needs = (
+        examined._version,
+        ["torch>=2.6", "pyarrow>=16 ; extra == 'table'", "torchvision; extra == 'vision'"],
     )
-    monkeypatch.setattr(examined.importlib.metadata, "requires", lambda name: ["numpy", "torch==2.15.0"])
-    found = examined.examine().checks
+    monkeypatch.setattr(
+        examined, "_version", lambda name: {"pyarrow": None, "torch": "2.4.0+cpu"}.get(name, real(name))
+    )
+    wanted = {"evenhand": needs, "torchvision": ["numpy", "torch==2.15.0"]}
+    monkeypatch.setattr(examined.importlib.metadata, "requires", wanted.get)
+    found = examined.examine()
     problems = told(found, "problem")
     assert any("is made for torch 2.15.0, but torch 2.4.0+cpu is installed" in line for line in problems)
     optional = told(found, "missing")
-    assert any("pandas not installed; pip install 'evenhand[table]'" in line for line in optional)
+    assert any("pyarrow not installed; pip install 'evenhand[table]'" in line for line in optional)

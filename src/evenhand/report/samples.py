@@ -136,7 +136,7 @@ def pack(samples: Samples, media: Pictures | Rows | Texts | None, facts: dict[st
     epochs = epochs.round().astype(np.int64)
     codes, high = quantised(np.asarray(samples.curves)[kept][:, epochs])
     shared, rests = front_coded([shortened(str(samples.ids[i]), ID_LENGTH) for i in kept])
-    data = {**facts, "epochs": (epochs + 1).tolist(), "high": high, "ids": rests, "kind": "none"}
+    data = {**facts, "epochs": (epochs + 1).tolist(), "high": high, "ids": rests, "kind": "rows"}
     class_type = "<u2" if len(facts["classes"]) <= 1 << 16 else "<u4"
     triage = np.array([TRIAGE.index(each) for each in samples.triage], np.uint8)
     flags = np.asarray(samples.minority, bool) + 2 * triage  # bit 0: minority; bits 1 and 2: triage
@@ -171,7 +171,7 @@ def pack(samples: Samples, media: Pictures | Rows | Texts | None, facts: dict[st
         data |= {"kind": "texts", "texts": excerpts([media.get(int(i)) for i in kept])}
     elif isinstance(media, Rows):
         columns = _columns(media, kept, blocks)
-        data |= {"kind": "rows" if columns else "none", "columns": columns}
+        data["columns"] = columns
         if len(columns) < len(media.columns):
             notes.append(f"It holds the first {len(columns)} of {len(media.columns)} columns.")
     if len(epochs) < num_epochs:

@@ -171,7 +171,6 @@
     pictures: { least: 116, gap: 12, height: 172 },
     texts: { least: Infinity, gap: 0, height: 96 },
     rows: { least: Infinity, gap: 0, height: 44 },
-    none: { least: 240, gap: 10, height: 62 },
   }[data.kind];
   let shown = new Uint32Array(0);  // samples that pass the filters, in order
   let active = 0;                  // place in `shown` that the keyboard is at
