@@ -7,7 +7,8 @@ import pytest
 from made_bench import curves, whole, write
 from parsed_page import Page
 
-from evenhand.report import benchpage, tables
+from evenhand.bench.results import frame
+from evenhand.report import benchpage
 from evenhand.report.page import build
 from evenhand.report.study import studies
 from evenhand.training.record import Record
@@ -80,10 +81,9 @@ def test_the_page_begins_with_who_leads_and_whether_seeds_differ_by_more(tmp_pat
     said = "even_odd: told no groups, TAB has the best worst-group accuracy, 85.0 ± 5.0%; ERM follows with "
     assert f"{said}81.0 ± 1.0%, within what seeds differ by." in found.words
     one = [record for record in made if record.seed == 0 and record.method != "tab"]
-    (bench,) = tables.make_benches(one, ())
-    assert benchpage.lead(bench).endswith("accuracy, 82.0%; JTT follows with 20.0%.")
-    (alone,) = tables.make_benches([record for record in made if record.method in ("gdro", "erm")], ())
-    assert benchpage.lead(alone) == ""
+    assert benchpage.lead(frame(one)).endswith("accuracy, 82.0%; JTT follows with 20.0%.")
+    alone = [record for record in made if record.method in ("gdro", "erm")]
+    assert benchpage.lead(frame(alone)) == ""
 
 
 def test_many_tasks_are_folded_and_none_is_left_out(tmp_path: Path) -> None:

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from evenhand.bench import results
 from evenhand.bench.grid import is_told_groups
-from evenhand.bench.result import result
-from evenhand.bench.select import Bench, gather, rule, select
+from evenhand.bench.grid import title as method_title
+from evenhand.bench.results import Frame, result
 from evenhand.core.metrics import Mean
 from evenhand.report import figures, plots, tables
 from evenhand.report.comparison import seconds
-from evenhand.report.study import Study, Variant, method_title, studies
-from evenhand.report.table import Table
+from evenhand.report.render import Table
+from evenhand.report.study import Study, Variant, studies
 from evenhand.report.words import duration, percent
 from evenhand.training.record import Record
 
@@ -83,11 +84,11 @@ def view(records: Sequence[Record]) -> BenchView:
     """The tables and the figures that these records allow; tables without a row are left out."""
     ordered = sorted(records, key=lambda record: str(record.path))
     failed = tables.failures(sorted({record.path.parents[2] for record in ordered}))
-    made = [tables.make(name, ordered, failed=failed) for name in SHOWN]
+    runs = results.frame(ordered)
+    made = [tables.make(name, runs, failed=failed) for name in SHOWN]
     filled = [table for table in made if any(section.rows for section in table.sections)]
-    benches = tables.make_benches(ordered, ())
-    told = [words for bench in benches if (words := lead(bench))]
-    pictures = [_picture(drawn) for drawn in plots.drawable(ordered, MOST_TASKS)]
+    told = [words for rows in tables.by_task(runs) if (words := lead(rows))]
+    pictures = [_picture(drawn) for drawn in plots.drawable(runs, MOST_TASKS)]
     return BenchView(told, filled, pictures, MOST_TASKS)
 
 
@@ -97,19 +98,19 @@ def failed_runs(study: Study) -> list[str]:
     return [f"{each.method}/{each.folder}: {each.error}" for each in found if each.task == study.task]
 
 
-def lead(bench: Bench) -> str:
+def lead(rows: Frame) -> str:
     """Which of the methods that are told no groups has the best worst group; empty where it is alone."""
-    free = [name for name in bench.methods if not is_told_groups(name)]
-    ordered = sorted((result(bench, name) for name in free), key=lambda each: -each.wga.mean)
+    free = [name for name in results.methods(rows) if not is_told_groups(name)]
+    ordered = sorted((result(rows, name) for name in free), key=lambda each: -each.wga.mean)
     if len(ordered) < 2:
         return ""
     best, second = ordered[:2]
     gap, spread = best.wga.mean - second.wga.mean, max(best.wga.deviation, second.wga.deviation)
     close = ", within what seeds differ by" if gap <= spread else ""
-    over = {record.metrics["test"]["wga_over"] for record in bench.records}
-    what = "class" if over == {"classes"} else "group"
+    what = "class" if set(rows.over[rows.alike]) == {"classes"} else "group"
     return (
-        f"{bench.spec}: told no groups, {method_title(best.method)} has the best worst-{what} accuracy, "
+        f"{tables.spec_of(rows)}: told no groups, {method_title(best.method)} has the best "
+        f"worst-{what} accuracy, "
         f"{_mean(best.wga)}; {method_title(second.method)} follows with {_mean(second.wga)}{close}."
     )
 
@@ -128,9 +129,8 @@ def selected(study: Study) -> Study:
     """Of a study with many variants, each method's selected one, as in the tables."""
     if len(study.variants) <= MANY:
         return study
-    bench = gather(sorted(study.records, key=lambda record: str(record.path)), study.task)
-    chosen = [select(bench.candidates(method), rule(method)) for method in bench.methods]
-    records = [record for candidate in chosen for record in candidate.records.values()]
+    runs = results.frame(sorted(study.records, key=lambda record: str(record.path)))
+    records = list(results.selected(runs).record)
     return studies(records)[0] if records else study
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evenhand.bench.grid import is_told_groups
-from evenhand.training import plugins
+from evenhand.bench.grid import title as method_title
 from evenhand.training.record import Record
 
 BASELINE = "erm"
@@ -182,15 +181,3 @@ def _telling(settings: dict[str, Any], family: list[dict[str, Any]]) -> dict[str
     names = sorted({name for each in family for name in each})
     differing = [name for name in names if len({json.dumps(each.get(name)) for each in family}) > 1]
     return {name: settings.get(name, "default") for name in differing}
-
-
-@cache
-def method_title(name: str) -> str:
-    """A method's name as its own file writes it: `tab` is TAB, `gdro` G-DRO; a user's own keeps its name.
-
-    >>> method_title("erm"), method_title("mine.method")
-    ('ERM', 'mine.method')
-    """
-    line = plugins.describe("evenhand.methods", "train").get(name, "")
-    title = re.split(r"[:,(]", line)[0].strip()
-    return title if title and len(title) <= 20 else name
