@@ -39,7 +39,8 @@ from rich.console import Console  # noqa: E402
 import evenhand  # noqa: E402
 from evenhand import cli  # noqa: E402
 from evenhand.bench.pack import load  # noqa: E402
-from evenhand.report import formats, tables  # noqa: E402
+from evenhand.bench.results import frame  # noqa: E402
+from evenhand.report import render, tables  # noqa: E402
 from evenhand.report.page import build, render_audit  # noqa: E402
 
 WIDTH = "100"  # of the terminal
@@ -96,7 +97,7 @@ def other_tables(folder: Path) -> str:
     packed = ROOT / "results" / "studies" / f"{SMALL}.zip"
     parts = [f"$ evenhand table methods\n{command('table', 'methods')}"]
     parts.append(f"$ evenhand table datasets\n{command('table', 'datasets', '--task', 'digits')}")
-    for form in formats.FORMATS:
+    for form in render.FORMATS:
         text = command("table", "1", "--runs", packed, "--format", form)
         parts.append(f"$ evenhand table 1 --format {form}\n{text}")
     for criterion in ("accuracy", "wga", "worst_class", "worst_pseudo_group", "luck"):
@@ -104,7 +105,7 @@ def other_tables(folder: Path) -> str:
         parts.append(f"$ evenhand table 1 --by {criterion}\n{text}")
     terminal = Console(file=io.StringIO(), width=int(WIDTH), color_system=None)
     for name in ("1", "compare"):
-        for part in formats.terminal(tables.make(name, load(packed))):
+        for part in render.terminal(tables.make(name, frame(load(packed))), int(WIDTH)):
             terminal.print(part)
     assert isinstance(terminal.file, io.StringIO)
     parts.append(f"on a terminal\n{terminal.file.getvalue()}")

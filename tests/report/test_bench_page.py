@@ -74,12 +74,13 @@ def test_a_large_bench_is_told_by_what_is_selected(records: list[Record]) -> Non
 def test_page_and_table_show_the_same_numbers(page: Path, records: list[Record]) -> None:
     """Every method's worst group on every task, also in the chart of its groups."""
     text = re.sub(r"\s+", " ", page.read_text())
-    table = tables.make("1", records)
+    table = tables.make("1", results.frame(records))
     for section in table.sections:
         article = text[text.index(f'<p class="kicker">{section.name}</p>') :]
         article = article[: article.index("</article>")]
-        for row in section.rows:
-            title, wga = row[0].text, table.cell(section.name, row[0].text, "WGA")
+        rows = table.cells(section)
+        for title in (row[0].text for row in rows):
+            wga = table.cell(section.name, title, "WGA")
             own = re.search(rf"</span>{title}(?: <small>.*?)?</th>.*?<strong>([^<]*)</strong>", article)
             assert own and own[1] == f"{wga.text}%", (section.name, title)
             interval = table.cell(section.name, title, "95% interval").value
@@ -94,7 +95,7 @@ def test_page_and_table_show_the_same_numbers(page: Path, records: list[Record])
         worst = re.search(r'<th scope="row"><bdi>odd, green</bdi></th>(.*?)</tr>', article)
         assert worst
         shown = dict(zip(columns[2:], re.findall(r"<td>([\d.]+)%", worst[1]), strict=False))
-        means = {row[0].text: f"{100 * row[2].value['mean']:.1f}" for row in section.rows}
+        means = {row[0].text: f"{100 * row[2].value['mean']:.1f}" for row in rows}
         assert shown == means, section.name
 
 

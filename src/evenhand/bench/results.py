@@ -188,7 +188,7 @@ def recipe_changes(recipe: Mapping[str, Any], spec: str) -> dict[str, Any]:
     published = task_recipe(spec)
     return {
         name: value
-        for name, value in recipe.items()
+        for name, value in sorted(recipe.items())
         if published is not None and name != "precision" and value != getattr(published, name, value)
     }
 
@@ -198,13 +198,7 @@ def recipe_changes(recipe: Mapping[str, Any], spec: str) -> dict[str, Any]:
 
 def _name_variants(rows: list[dict[str, Any]]) -> None:
     """Name what tells the runs of a task apart besides their seeds: settings, and parts of the recipe."""
-    recipes = [row["recipe"] for row in rows]
-    newer = [recipe for recipe in recipes if "record" not in recipe]
-    mixed = sorted(
-        key
-        for key in set().union(*recipes)
-        if len({repr(recipe.get(key)) for recipe in (newer if key in COMPUTED else recipes)}) > 1
-    )
+    mixed = mixed_fields([row["recipe"] for row in rows])
     shown = PAIR if len({tuple(row[name] for name in PAIR) for row in rows}) > 1 else ()
     versions = {(row["method"], row["version"]) for row in rows if not row["older"]}
     several = Counter(method for method, _ in versions)
@@ -217,6 +211,16 @@ def _name_variants(rows: list[dict[str, Any]]) -> None:
         words = [named({**dict(sorted(row["hyperparameters"].items())), **pair, **rest})]
         words += [row["version"]] if several[row["method"]] > 1 else []
         row["variant"] = ", ".join(filter(None, words))
+
+
+def mixed_fields(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The fields in which recipes differ; older records do not say how they were computed."""
+    newer = [recipe for recipe in recipes if "record" not in recipe]
+    return sorted(
+        key
+        for key in set().union(*recipes)
+        if len({repr(recipe.get(key)) for recipe in (newer if key in COMPUTED else recipes)}) > 1
+    )
 
 
 def _mark(rows: list[dict[str, Any]]) -> None:

@@ -130,9 +130,10 @@ def bench(
         content = {"results": summary.as_json(rows), "failed": failed, "left": agenda.left()}
         typer.echo(json.dumps({**content, "notes": agenda.notes}, indent=1))
     elif no_search and records:
-        from evenhand.report import formats, tables
+        from evenhand.bench.results import frame
+        from evenhand.report import render, tables
 
-        for part in formats.terminal(tables.make("compare", records, root=data)):
+        for part in render.terminal(tables.make("compare", frame(records), root=data), 120):
             _print_table(part)
     else:
         _print_table(summary.results_table(rows))

@@ -29,8 +29,8 @@ from evenhand.bench.results import Frame, is_told_groups, title
 from evenhand.core.partition import Partition
 from evenhand.report import palette, samples, story, tables
 from evenhand.report.commands import command
+from evenhand.report.render import html
 from evenhand.report.samples import Indices, Pictures, Rows, Samples, Texts
-from evenhand.report.table import Table
 from evenhand.report.words import count, duration, listed, percent, points, spread
 from evenhand.tasks import cache_root
 from evenhand.training.data import Task
@@ -217,15 +217,18 @@ def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
         "page.html",
         views=views,
         overview=_overview(views) if len(views) > 1 else None,
-        tables=_tables(list(unique.values())) if bench else [],
+        tables=_tables(results.frame(unique.values())) if bench else [],
         most=MOST_LINES,
     )
 
 
-def _tables(records: Sequence[Record]) -> list[Table]:
-    failed = tables.failures(sorted({record.path.parents[2] for record in records}))
-    made = [tables.make(name, records, failed=failed) for name in TABLES]
-    return [table for table in made if any(section.rows for section in table.sections)]
+def _tables(runs: Frame) -> list[tuple[str, Markup]]:
+    """Titles and HTML of the tables that have any rows."""
+    failed = tables.failures(sorted({path.parents[2] for path in runs.path}))
+    made = [tables.make(name, runs, failed=failed) for name in TABLES]
+    return [
+        (each.title, Markup(html(each))) for each in made if any(section.rows for section in each.sections)
+    ]
 
 
 def view(rows: Frame, name: str, heading: str, load_task: TaskLoader, budget: int) -> View:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from evenhand.bench.results import Frame, is_told_groups, title
+from evenhand.report.compare import students_interval
 from evenhand.report.palette import BASELINE, FEATURED
 from evenhand.report.words import count, listed, percent, points, spread
 from evenhand.training.record import Record
@@ -112,15 +112,10 @@ def compare(before: Frame, after: Frame) -> Change:
     if both.empty:
         return Change(float(before.test_wga.mean()), float(after.test_wga.mean()), 0, None, "unsure")
     gains = (both.test_wga_1 - both.test_wga_0).to_numpy(float)
-    gain, interval = float(gains.mean()), None
-    if len(gains) > 1:
-        from scipy.stats import t  # type: ignore[import-untyped]
-
-        half = float(t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / math.sqrt(len(gains)))
-        interval = gain - half, gain + half
+    gain, interval, one = float(gains.mean()), students_interval(gains), both.iloc[0]
+    if interval is not None:
         sure = interval[0] > 0 or interval[1] < 0
     else:
-        one = both.iloc[0]
         sure = one.test_high_0 < one.test_low_1 or one.test_high_1 < one.test_low_0
     verdict: Literal["rose", "fell", "same", "unsure"] = "rose" if gain > 0 else "fell"
     verdict = "same" if abs(gain) < NOTHING else verdict if sure else "unsure"
