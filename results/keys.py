@@ -23,7 +23,7 @@ from unittest import mock
 import torch
 
 from evenhand import Recipe, Task, tasks
-from evenhand.bench.records import load
+from evenhand.bench.pack import load
 from evenhand.training.identity import identify
 from evenhand.training.record import Record
 

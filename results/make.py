@@ -10,9 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from evenhand.bench.needs import SWEPT
-from evenhand.bench.records import load
-from evenhand.report import formats, plots, tables
-from evenhand.training.record import Record
+from evenhand.bench.results import Frame, load
+from evenhand.report import plots, render, tables
 
 HERE = Path(__file__).parent
 TABLES = ("1", "2", "selected", "cost")
@@ -23,10 +22,11 @@ SWEEPS = {"even_odd_sweep.zip": "even_odd", "digits_sweep.zip": "digits_even_odd
 
 def main() -> None:
     """Write every table, and every figure of every task for which there are records."""
-    records = load(*sorted(HERE.glob("*.zip")))
+    runs = load(*sorted(HERE.glob("*.zip")))
+    timed = runs[~runs.spec.isin(UNTIMED)]
     text = ["# Tables\n\nMade by `python results/make.py` from the records beside it.\n"]
     for name in TABLES:
-        table = formats.markdown(tables.make(name, [r for r in records if name != "cost" or timed(r)]))
+        table = render.markdown(tables.make(name, timed if name == "cost" else runs))
         text.append(
             "\n".join(f"#{line}" if line.startswith("#") else line for line in table.splitlines()) + "\n"
         )
@@ -37,19 +37,14 @@ def main() -> None:
             for archive, task in SWEEPS.items():
                 draw(name, load(HERE / "studies" / archive), task)
         else:
-            for task in sorted({str(r.config["spec"]) for r in records if name != "cost" or timed(r)}):
-                draw(name, records, task)
+            for task in sorted(set(timed.spec if name == "cost" else runs.spec)):
+                draw(name, runs, task)
 
 
-def timed(record: Record) -> bool:
-    """Whether a run's seconds can be compared with others'."""
-    return record.config["spec"] not in UNTIMED
-
-
-def draw(name: str, records: list[Record], *tasks: str) -> None:
-    """One figure, where there are records for it."""
+def draw(name: str, runs: Frame, *tasks: str) -> None:
+    """One figure, where there are runs for it."""
     try:
-        drawn = plots.draw(name, records, tasks)
+        drawn = plots.draw(name, runs, tasks)
     except ValueError as error:
         print(f"not drawn: {error}")
         return

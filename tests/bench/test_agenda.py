@@ -8,7 +8,7 @@ import pytest
 from inline import bench, metrics, predictions, run_inline
 
 from evenhand.bench.plan import Planned
-from evenhand.bench.select import candidates, select
+from evenhand.bench.results import frame, result
 from evenhand.bench.work import Place, load, work
 from evenhand.training.record import Record
 from evenhand.training.store import claim, claimed
@@ -20,7 +20,7 @@ def test_the_second_wave_inherits_what_is_selected_for_erm(tmp_path: Path) -> No
     assert agenda.left() == 4 + 2 + 4 and len(agenda.expected()) == 6
     run_inline(agenda)
     assert agenda.left() == 0 and agenda.count("done") == 10
-    erm = select(candidates(agenda.records(), "mine.tiny", "erm"))
+    erm = result(frame(agenda.records()), "erm")
     for record in agenda.records():
         if record.method != "erm":
             recipe = record.config["full_recipe"]

@@ -8,7 +8,7 @@ import pytest
 from made_bench import write
 
 from evenhand import cli
-from evenhand.bench.records import pack
+from evenhand.bench.pack import pack
 
 
 @pytest.fixture

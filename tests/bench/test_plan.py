@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from evenhand.bench.needs import DYNAMICS, FIGURES, STRENGTHS, base, needs, searches, swept
 from evenhand.bench.plan import PAPER, Planned, grid, locate, product, waves
 from evenhand.bench.work import load
 from evenhand.training.execute import execute
@@ -94,3 +95,19 @@ def test_unknown_names_are_refused_before_anything_is_run() -> None:
         waves(load("mine.tiny", None), ["jt"], [0], {})
     with pytest.raises(ValueError, match="has no setting 'upwait'"):
         locate(Planned("mine.tiny", "jtt", {"upwait": 3}), load("mine.tiny", None), Path("runs"), "cpu")
+
+
+def test_figures_need_what_they_show() -> None:
+    assert {run.method for run in needs("training", "even_odd")} == {"erm", "tab"}
+    assert all(run.changes == DYNAMICS for run in needs("validation", "celeba:size=96", [0]))
+    specs = {run.spec for run in needs("correlation", "cmnist")}
+    assert len(specs) == len(STRENGTHS) and "cmnist" in specs and "cmnist:p=0.995" in specs
+    assert len(needs("eta", "even_odd", [0, 1])) == 7 * 4 * 2
+    assert needs("cost", "even_odd") == [] and set(searches("cost")) >= {"gdro", "jtt", "tab"}
+    assert searches("eta") == () and len(FIGURES) == 7
+    assert [base(spec)[1] for spec in swept("even_odd:p=0.7")] == list(STRENGTHS)
+    assert base("cmnist:palette=hues")[0] == base("cmnist:p=0.5,palette=hues")[0] != base("cmnist")[0]
+    with pytest.raises(ValueError, match="bar has no strength p to vary"):
+        needs("eta", "bar")
+    with pytest.raises(ValueError, match="no figure 'six'; there are validation, selection"):
+        needs("six", "bar")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from inline import bench, metrics, run_inline
 
-from evenhand.bench import records
+from evenhand.bench import pack as records
 from evenhand.core.partition import Partition
 from evenhand.training.record import Record
 

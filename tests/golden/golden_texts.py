@@ -38,9 +38,10 @@ from rich.console import Console  # noqa: E402
 
 import evenhand  # noqa: E402
 from evenhand import cli  # noqa: E402
-from evenhand.bench.records import load  # noqa: E402
-from evenhand.report import explorer, formats, tables  # noqa: E402
-from evenhand.report.page import build  # noqa: E402
+from evenhand.bench.pack import load  # noqa: E402
+from evenhand.bench.results import frame  # noqa: E402
+from evenhand.report import render, tables  # noqa: E402
+from evenhand.report.page import build, render_audit  # noqa: E402
 
 WIDTH = "100"  # of the terminal
 PACKED = sorted([*(ROOT / "results").glob("*.zip"), *(ROOT / "results" / "studies").glob("*.zip")])
@@ -96,7 +97,7 @@ def other_tables(folder: Path) -> str:
     packed = ROOT / "results" / "studies" / f"{SMALL}.zip"
     parts = [f"$ evenhand table methods\n{command('table', 'methods')}"]
     parts.append(f"$ evenhand table datasets\n{command('table', 'datasets', '--task', 'digits')}")
-    for form in formats.FORMATS:
+    for form in render.FORMATS:
         text = command("table", "1", "--runs", packed, "--format", form)
         parts.append(f"$ evenhand table 1 --format {form}\n{text}")
     for criterion in ("accuracy", "wga", "worst_class", "worst_pseudo_group", "luck"):
@@ -104,7 +105,7 @@ def other_tables(folder: Path) -> str:
         parts.append(f"$ evenhand table 1 --by {criterion}\n{text}")
     terminal = Console(file=io.StringIO(), width=int(WIDTH), color_system=None)
     for name in ("1", "compare"):
-        for part in formats.terminal(tables.make(name, load(packed))):
+        for part in render.terminal(tables.make(name, frame(load(packed))), int(WIDTH)):
             terminal.print(part)
     assert isinstance(terminal.file, io.StringIO)
     parts.append(f"on a terminal\n{terminal.file.getvalue()}")
@@ -172,7 +173,7 @@ def audit_of(kind: str, folder: Path) -> str:
 
 def visible(html: str) -> str:
     """The text of a page, without scripts and styles."""
-    lines = (" ".join(line.split()) for line in Page(html).text.splitlines())
+    lines = (" ".join(line.split()) for line in Page(html).lines)
     return "\n".join(line for line in lines if line) + "\n"
 
 
@@ -220,7 +221,7 @@ def packed_page(folder: Path) -> str:
 def audit_page(folder: Path) -> str:
     """The page of a made-up audit, for every kind of data."""
     parts = [
-        f"{kind}\n{visible(explorer.render(made_audit.audit(kind=kind)))}"
+        f"{kind}\n{visible(render_audit(made_audit.audit(kind=kind)))}"
         for kind in ("pictures", "texts", "rows")
     ]
     return "\n".join(parts)

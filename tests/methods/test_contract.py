@@ -70,6 +70,8 @@ def test_trains_and_continues_after_a_kill_to_the_same_result(method: str, tmp_p
     record = carry_out(method, task, tmp_path / "whole", show=count)
     assert count.batches >= 3 * 4, "three epochs of four batches"
     assert 0 <= record.metrics["test"]["wga"] <= record.metrics["test"]["accuracy"] <= 1
+    trainings = getattr(plugins.load("evenhand.methods", method, "train"), "TRAININGS", 1)
+    assert len(record.config["stages"]) == trainings, "the method's file declares its number of trainings"
     for last in (2, count.batches - 1):  # before the first checkpoint, and just before the end
         runs = tmp_path / f"killed at {last}"
         with pytest.raises(KeyboardInterrupt):

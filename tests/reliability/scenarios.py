@@ -18,7 +18,7 @@ from shortcut import shortcut_task
 from torch import nn
 
 from evenhand import Recipe, Task, execute
-from evenhand.bench import records
+from evenhand.bench import pack as records
 from evenhand.bench.agenda import Agenda, Entry
 from evenhand.bench.plan import Planned
 from evenhand.bench.work import Outcome, Place

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scenarios import run
 
-from evenhand.bench import records
+from evenhand.bench import pack as records
 from evenhand.training.record import Record, is_finished
 from evenhand.training.store import Damaged
 

@@ -8,9 +8,10 @@ import load
 import pytest
 from test_faults import needs_linux, script
 
-from evenhand.bench import records
+from evenhand.bench import pack as records
 from evenhand.bench.agenda import Agenda
 from evenhand.bench.plan import PAPER, waves
+from evenhand.bench.results import frame
 from evenhand.bench.work import Place
 from evenhand.bench.work import load as load_task
 from evenhand.report import tables
@@ -39,7 +40,7 @@ def plan(runs: Path, seeds: int) -> None:
 
 STEPS = {
     "plan": plan,
-    "table": lambda runs, seeds: tables.make("1", records.load(runs)),
+    "table": lambda runs, seeds: tables.make("1", frame(records.load(runs))),
     "pack": lambda runs, seeds: records.pack(records.load(runs), runs.parent / "runs.zip"),
 }
 

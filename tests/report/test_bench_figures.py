@@ -1,5 +1,6 @@
 """Every figure from hand-made records: the numbers that are drawn, the words beside them, the files."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -9,6 +10,7 @@ from made_bench import curves, whole, write
 from typer.testing import CliRunner
 
 from evenhand.bench.needs import DYNAMICS, STRENGTHS
+from evenhand.bench.results import frame
 from evenhand.cli import app
 from evenhand.report import plots
 from evenhand.report.plots.dynamics import unlearning
@@ -18,6 +20,15 @@ from evenhand.training.record import Record, find
 LONG = Recipe(batch_size=2048, precision="fp32", **DYNAMICS)
 PAIR = {"lr": 1e-3, "weight_decay": 0.0}
 SWEPT = ("erm", "erm_randaug", "tab", "eta_tab", "minibatch_tab")
+
+
+def draw(name: str, records: list[Record], wanted: Sequence[str] = ()) -> plots.Drawn:
+    """A figure of records."""
+    return plots.draw(name, frame(records), wanted)
+
+
+def drawable(records: list[Record], most: int) -> list[plots.Drawn]:
+    return plots.drawable(frame(records), most)
 
 
 def sweep_wga(p: float, method: str, seed: int) -> float:
@@ -49,7 +60,7 @@ def heights(axes: object) -> list[float]:
 
 
 def test_validation_shows_the_four_curves_and_where_they_part(records: list[Record]) -> None:
-    drawn = plots.draw("validation", records, ["even_odd"])
+    drawn = draw("validation", records, ["even_odd"])
     panels = list(drawn.data["panels"].values())
     wanted = [curves(50, seed)["stages"]["erm"]["val"] for seed in range(3)]
     np.testing.assert_allclose(panels[0], [each["conflicting"]["accuracy"] for each in wanted])
@@ -80,7 +91,7 @@ def test_dynamics_fall_back_to_runs_that_stopped_early(records: list[Record]) ->
     usual = [
         r for r in records if r.config["full_recipe"]["patience"] == 5 and r.config["task"] == "even_odd"
     ]
-    drawn = plots.draw("training", usual)
+    drawn = draw("training", usual)
     assert "stopped early as usual" in drawn.caption and len(drawn.data["even_odd"]["wrong"]) == 20
 
 
@@ -92,15 +103,15 @@ def test_dynamics_of_a_search_are_of_one_pair_however_long_others_were_trained(t
             write(tmp_path, "erm", options, seed=seed, val=val, dynamics=curves(length, seed))
     made = list(find(tmp_path))
     for name in ("validation", "training"):
-        assert axes_of(plots.draw(name, made))[0].lines[0].get_xdata()[-1] == 7  # the shortest of the pair
-    assert "selected" not in plots.draw("validation", made).caption
+        assert axes_of(draw(name, made))[0].lines[0].get_xdata()[-1] == 7  # the shortest of the pair
+    assert "selected" not in draw("validation", made).caption
 
 
 def test_dynamics_of_a_pair_that_was_not_selected_say_so(tmp_path: Path) -> None:
     made = [write(tmp_path, "erm", PAIR, val=0.95)]
     made += [write(tmp_path, "erm", {"lr": 1e-3, "weight_decay": 1e-2}, recipe=LONG, dynamics=curves(9))]
     said = "no early stopping, with lr=0.001, weight_decay=0.01 because no such run has ERM's selected lr=0.001, "
-    assert said + "weight_decay=0." in plots.draw("validation", made).caption
+    assert said + "weight_decay=0." in draw("validation", made).caption
 
 
 def test_validation_goes_on_until_erm_stops_and_training_until_tab_has_clusters(tmp_path: Path) -> None:
@@ -109,9 +120,9 @@ def test_validation_goes_on_until_erm_stops_and_training_until_tab_has_clusters(
     for seed in range(3):
         write(tmp_path, "tab", PAIR, seed=seed, dynamics=curves(8, seed))
     made = list(find(tmp_path))
-    shown = plots.draw("validation", made)
+    shown = draw("validation", made)
     assert next(iter(shown.data["panels"].values())).shape == (2, 30)  # not cut to TAB's third seed
-    found = plots.draw("training", made).data["even_odd"]
+    found = draw("training", made).data["even_odd"]
     assert len(found["wrong"]) == 8 and found["clusters"] is not None
 
 
@@ -120,11 +131,11 @@ def test_a_figure_of_one_task_refuses_two(records: list[Record], name: str) -> N
     with pytest.raises(
         ValueError, match=f"the figure '{name}' shows one task, got even_odd and cmnist; draw one"
     ):
-        plots.draw(name, records, ["even_odd", "cmnist"])
+        draw(name, records, ["even_odd", "cmnist"])
 
 
 def test_training_shows_errors_losses_and_clusters(records: list[Record]) -> None:
-    drawn = plots.draw("training", records)
+    drawn = draw("training", records)
     shown = drawn.data["even_odd"]
     train = [curves(50, seed)["stages"]["erm"]["train"] for seed in range(3)]
     wrong = 100 * (1 - np.mean([each["conflicting"]["accuracy"] for each in train], axis=0))
@@ -135,7 +146,7 @@ def test_training_shows_errors_losses_and_clusters(records: list[Record]) -> Non
 
 
 def test_selection_shows_every_candidate_its_rank_and_what_is_selected(records: list[Record]) -> None:
-    drawn = plots.draw("selection", records, ["even_odd"])
+    drawn = draw("selection", records, ["even_odd"])
     jtt = drawn.data["jtt"]
     assert len(jtt["wga"]) == 25 and sorted(jtt["ranks"]) == list(range(1, 26))
     assert jtt["labels"][jtt["by_accuracy"]] == "50/10" and jtt["ranks"][jtt["by_accuracy"]] == 1
@@ -154,7 +165,7 @@ def test_selection_shows_every_candidate_its_rank_and_what_is_selected(records: 
 
 
 def test_correlation_shows_means_over_seeds_at_every_p(records: list[Record]) -> None:
-    drawn = plots.draw("correlation", records, ["cmnist"])
+    drawn = draw("correlation", records, ["cmnist"])
     shown = drawn.data["cmnist tab wga"]
     assert list(shown) == list(STRENGTHS)
     for p, numbers in shown.items():
@@ -172,7 +183,7 @@ def test_correlation_shows_means_over_seeds_at_every_p(records: list[Record]) ->
 def test_variants_of_tab_are_compared_at_every_p(
     records: list[Record], name: str, methods: tuple[str, ...]
 ) -> None:
-    drawn = plots.draw(name, records, ["cmnist"])
+    drawn = draw(name, records, ["cmnist"])
     assert len(drawn.data) == len(methods) * 2 * len(STRENGTHS)
     low = sweep_wga(0.99, methods[-1], 0)
     assert drawn.data[f"cmnist {methods[-1]} wga 0.99"] == pytest.approx((low + 0.005, low, low + 0.01))
@@ -184,7 +195,7 @@ def test_collapsed_seeds_are_named_and_lines_end_where_the_seeds_do(tmp_path: Pa
         for seed, wga in enumerate(wgas):
             spec = f"cmnist:p={p:g}"
             write(tmp_path, "tab", PAIR, seed=seed, task=f"cmnist-p{p:g}", spec=spec, wga=wga)
-    drawn = plots.draw("correlation", list(find(tmp_path)))
+    drawn = draw("correlation", list(find(tmp_path)))
     assert "Seeds with a WGA below 1%: TAB on cmnist at p = 90% (1 of 3), 95% (2 of 3)." in drawn.caption
     assert drawn.data["cmnist tab wga"][0.9] == pytest.approx((0.63, 0.0, 0.96))
     (ends,) = (lines.get_segments()[1][:, 1] for lines in axes_of(drawn)[2].collections)
@@ -194,22 +205,22 @@ def test_collapsed_seeds_are_named_and_lines_end_where_the_seeds_do(tmp_path: Pa
 @pytest.mark.parametrize("name", ["eta", "minibatch"])
 def test_without_the_variant_there_is_nothing_to_compare(records: list[Record], name: str) -> None:
     plain = [record for record in records if record.method in ("erm", "tab")]
-    assert plots.draw("correlation", plain, ["cmnist"])
+    assert draw("correlation", plain, ["cmnist"])
     with pytest.raises(ValueError, match=f"there are no runs for the figure '{name}' of cmnist"):
-        plots.draw(name, plain, ["cmnist"])
+        draw(name, plain, ["cmnist"])
 
 
 def test_a_line_above_all_bars_is_inside_the_figure(tmp_path: Path) -> None:
     made = [write(tmp_path, "erm", {"lr": 1e-3, "weight_decay": w}, wga=0.05) for w in (0.0, 1e-4)]
     made += [write(tmp_path, "tab", {"lr": 1e-3, "weight_decay": 0.0}, wga=0.7)]
-    drawn = plots.draw("selection", made)
+    drawn = draw("selection", made)
     assert all(axes.get_ylim()[1] > 70 for axes in axes_of(drawn) if axes.get_title())
 
 
 def test_one_candidate_is_named_by_its_settings_and_a_selected_zero_is_seen(tmp_path: Path) -> None:
     made = [write(tmp_path, "erm", {"lr": 1e-3, "weight_decay": w}, wga=w, val=1 - w) for w in (0.0, 0.01)]
     made += [write(tmp_path, "jtt", {"identifier_epochs": 10, "upweight": 25, **PAIR}, wga=0.5)]
-    titles = {axes.get_title(loc="left"): axes for axes in axes_of(plots.draw("selection", made))}
+    titles = {axes.get_title(loc="left"): axes for axes in axes_of(draw("selection", made))}
     assert titles["JTT"].get_xlabel() == "identifier\nepochs /\nupweight"
     assert [label.get_text() for label in titles["JTT"].get_xticklabels()] == ["10/25"]
     marks = [[line.get_marker() for line in titles[name].lines] for name in ("ERM", "JTT")]
@@ -217,7 +228,7 @@ def test_one_candidate_is_named_by_its_settings_and_a_selected_zero_is_seen(tmp_
 
 
 def test_cost_shows_the_longest_run_and_the_search(records: list[Record]) -> None:
-    drawn = plots.draw("cost", records, ["even_odd"])
+    drawn = draw("cost", records, ["even_odd"])
     assert drawn.data["jtt"] == pytest.approx({"longest": 36, "search": 55})
     assert drawn.data["tab"] == pytest.approx({"longest": 15, "search": 1})
     left, right = axes_of(drawn)
@@ -230,7 +241,7 @@ def test_every_figure_becomes_a_file_of_every_kind_and_always_the_same(
     records: list[Record], name: str, tmp_path: Path
 ) -> None:
     starts = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
-    drawn, again = plots.draw(name, records), plots.draw(name, [Record(each.path) for each in records])
+    drawn, again = draw(name, records), draw(name, [Record(each.path) for each in records])
     for form, start in starts.items():
         file = plots.save(drawn, tmp_path / f"figure.{form}")
         assert file.read_bytes().startswith(start)
@@ -240,14 +251,14 @@ def test_every_figure_becomes_a_file_of_every_kind_and_always_the_same(
 
 
 def test_the_readers_own_settings_neither_count_nor_change(records: list[Record]) -> None:
-    before = plots.encode(plots.draw("cost", records), "svg")
+    before = plots.encode(draw("cost", records), "svg")
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
-        assert plots.encode(plots.draw("cost", records), "svg") == before
+        assert plots.encode(draw("cost", records), "svg") == before
         assert matplotlib.rcParams["font.size"] == 30
 
 
 def test_a_page_gets_the_figures_of_every_task_and_one_of_a_sweep(records: list[Record]) -> None:
-    drawn = [(each.name, each.title) for each in plots.drawable(records, 6)]
+    drawn = [(each.name, each.title) for each in drawable(records, 6)]
     assert [title for name, title in drawn if name == "cost"] == [
         "What training on even_odd costs",
         "What training on cmnist costs",
@@ -255,14 +266,14 @@ def test_a_page_gets_the_figures_of_every_task_and_one_of_a_sweep(records: list[
     assert [name for name, _ in drawn] == [
         *("validation", "selection", "training", "correlation", "cost", "cost", "eta", "minibatch")
     ]
-    assert len(plots.drawable(records, 1)) == len(drawn) - 1
+    assert len(drawable(records, 1)) == len(drawn) - 1
 
 
 def test_names_that_look_like_formulas_are_drawn_as_they_are(tmp_path: Path) -> None:
     name = r"$\frac{"
     made = [write(tmp_path, m, task="own", spec=f"own {name}", dynamics=curves(5)) for m in ("erm", "tab")]
-    assert {each.name for each in plots.drawable(made, 6)} == {"validation", "training", "cost"}
-    for each in plots.drawable(made, 6):
+    assert {each.name for each in drawable(made, 6)} == {"validation", "training", "cost"}
+    for each in drawable(made, 6):
         assert plots.encode(each, "png").startswith(b"\x89PNG") and name in each.title
 
 
@@ -270,19 +281,19 @@ def test_what_cannot_be_drawn_says_how_to_make_it(tmp_path: Path) -> None:
     made = [write(tmp_path, "erm", PAIR)]
     for name in plots.FIGURES:
         with pytest.raises(ValueError, match=f"evenhand bench even_odd --figure {name}"):
-            plots.draw(name, made, ["even_odd"])
+            draw(name, made, ["even_odd"])
         with pytest.raises(
             ValueError, match=f"no runs for the figure '{name}'; make them with: evenhand bench"
         ):
-            plots.draw(name, made)
+            draw(name, made)
         with pytest.raises(ValueError, match=f"of bar; make them with: evenhand bench bar --figure {name}"):
-            plots.draw(name, made, ["bar"])
-    assert plots.drawable(made, 6) == []
+            draw(name, made, ["bar"])
+    assert drawable(made, 6) == []
     photos = [write(tmp_path, "erm", PAIR, task="celeba-size96", spec="celeba:size=96")]
     with pytest.raises(ValueError, match="evenhand bench celeba:size=96 --figure selection"):
-        plots.draw("selection", photos)
+        draw("selection", photos)
     with pytest.raises(ValueError, match="evenhand bench even_odd --figure eta"):  # celeba has no p to vary
-        plots.draw("eta", photos)
+        draw("eta", photos)
     with pytest.raises(ValueError, match="must end with .svg, .pdf, .png, got"):
         plots.check_form(Path("a.gif"))
 
@@ -291,16 +302,16 @@ def test_what_cannot_be_drawn_says_how_to_make_it(tmp_path: Path) -> None:
 def test_a_task_without_groups_has_no_dynamics_whatever_is_run(tmp_path: Path, name: str) -> None:
     made = [write(tmp_path, "tab", PAIR, task="bar", groups=False)]
     with pytest.raises(ValueError, match=f"the figure '{name}' shows samples .* and bar does not say which"):
-        plots.draw(name, made, ["bar"])
+        draw(name, made, ["bar"])
     with pytest.raises(ValueError, match="and bar does not say which do"):
-        plots.draw(name, made)
+        draw(name, made)
 
 
 def test_an_unfinished_search_is_said_to_be(tmp_path: Path) -> None:
     made = [write(tmp_path, "lff", {"q": q, **PAIR}) for q in (0.05, 0.1)]
     made += [write(tmp_path, m, PAIR) for m in ("erm", "tab")]
-    assert "Unfinished: erm lacks 4 runs, lff lacks 5 runs" in plots.draw("selection", made).caption
-    assert "lff lacks 5 runs" in plots.draw("cost", made).caption
+    assert "Unfinished: erm lacks 4 runs, lff lacks 5 runs" in draw("selection", made).caption
+    assert "lff lacks 5 runs" in draw("cost", made).caption
 
 
 def test_the_command_lists_and_draws(records: list[Record], tmp_path: Path) -> None:

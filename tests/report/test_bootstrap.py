@@ -15,13 +15,19 @@ from made_bench import write
 from scipy.stats import binom
 
 from evenhand import Task, tasks
-from evenhand.report import formats, tables
-from evenhand.report.table import Table
-from evenhand.report.tables import bootstrap
-from evenhand.report.tables.bootstrap import interval_of_difference, read_truth, resampled_wga
+from evenhand.bench.results import frame
+from evenhand.report import compare, render, tables
+from evenhand.report.compare import interval_of_difference, read_truth, resampled_wga
+from evenhand.report.render import Table
 from evenhand.training.evaluation import score
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
+
+
+def make(name: str, records: list[Record], **options) -> Table:
+    """One of the tables, of records."""
+    return tables.make(name, frame(records), **options)
+
 
 # -- the replicates --------------------------------------------------------------------------------------
 
@@ -62,7 +68,7 @@ def test_replicates_equal_plain_loops(made: tuple[np.ndarray, np.ndarray]) -> No
 def test_what_fits_into_memory_at_once_changes_nothing(made: tuple[np.ndarray, np.ndarray], few: int) -> None:
     whole = resampled_wga(*made, replicates=9)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bootstrap, "AT_ONCE", few)
+        patch.setattr(compare, "AT_ONCE", few)
         np.testing.assert_array_equal(resampled_wga(*made, replicates=9), whole)
 
 
@@ -146,40 +152,40 @@ def compared(table: Table, method: str, column: str = "95% interval, test sample
 def test_a_table_resamples_what_the_records_predicted(tmp_path: Path, task: Task) -> None:
     made = [made_run(tmp_path, task, "tab", 0.9, seed=seed) for seed in (0, 1)]
     made += [made_run(tmp_path, task, "even", 0.7, seed=seed) for seed in (0, 1, 2)]
-    table = tables.make("compare", made)
+    table = make("compare", made)
     correct = np.stack([record.predictions["test"] == task.test.y.numpy() for record in made])
-    worst = in_loops(correct[:4, :], task.test.group.numpy(), bootstrap.REPLICATES // 40)
-    part = resampled_wga(correct[:4], task.test.group.numpy(), bootstrap.REPLICATES // 40)
+    worst = in_loops(correct[:4, :], task.test.group.numpy(), compare.REPLICATES // 40)
+    part = resampled_wga(correct[:4], task.test.group.numpy(), compare.REPLICATES // 40)
     np.testing.assert_array_equal(part, worst)
     full = resampled_wga(correct[:4], task.test.group.numpy())  # of the seeds that both have
     low, high = np.percentile((full[2:] - full[:2]).mean(0), [2.5, 97.5])
     assert table.cell(SPEC, "even", "95% interval, test samples").value == pytest.approx([low, high])
-    gain = table.cell(SPEC, "even", "more than the first").value
+    gain = table.cell(SPEC, "even", "Δ vs. TAB").value
     assert low < gain < high < 0
     assert compared(table, "tab") == "" and not table.sections[0].notes
-    content = json.loads(formats.write(table, "json"))["sections"][0]["rows"][1]
+    content = json.loads(render.write(table, "json"))["sections"][0]["rows"][1]
     assert content["95% interval, test samples"] == pytest.approx([low, high])
     shown = f"{100 * low:+.1f} to {100 * high:+.1f}"
-    assert shown in formats.write(table, "md") and shown in formats.write(table, "latex")
-    assert f"{low}"[:12] in formats.write(table, "csv")
+    assert shown in render.write(table, "md") and shown in render.write(table, "latex")
+    assert f"{low}"[:12] in render.write(table, "csv")
 
 
 def test_the_weighted_accuracy_is_compared_too(tmp_path: Path, task: Task) -> None:
     made = [made_run(tmp_path, task, name, share, seed=s) for s in (0, 1) for name, share in (("tab", 0.9), ("even", 0.8))]  # fmt: skip
-    table = tables.make("compare", made)
+    table = make("compare", made)
     scores = {(r.method, r.seed): r.metrics["test"]["accuracy_weighted"] for r in made}
     gains = [scores["even", seed] - scores["tab", seed] for seed in (0, 1)]
     name = "accuracy, weighted, "
-    assert table.cell(SPEC, "even", f"{name}more than the first").value == pytest.approx(np.mean(gains))
+    assert table.cell(SPEC, "even", f"{name}Δ vs. TAB").value == pytest.approx(np.mean(gains))
     half = 12.7062 * abs(gains[0] - gains[1]) / 2  # Student's 97.5% with one degree of freedom
     bounds = [np.mean(gains) - half, np.mean(gains) + half]
     assert table.cell(SPEC, "even", f"{name}95% interval").value == pytest.approx(bounds, rel=1e-4)
-    assert compared(table, "tab", f"{name}more than the first") == ""
+    assert compared(table, "tab", f"{name}Δ vs. TAB") == ""
 
 
 def test_equal_predictions_differ_by_nothing(tmp_path: Path, task: Task) -> None:
     made = [made_run(tmp_path, task, name, 0.8, seed=s) for name in ("tab", "even") for s in (0, 1)]
-    assert compared(tables.make("compare", made), "even") == "+0.0 to +0.0"
+    assert compared(make("compare", made), "even") == "+0.0 to +0.0"
 
 
 def test_where_there_are_no_groups_classes_are_resampled(tmp_path: Path, task: Task) -> None:
@@ -188,7 +194,7 @@ def test_where_there_are_no_groups_classes_are_resampled(tmp_path: Path, task: T
     labels = bare.test.y.numpy()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tasks, "load", lambda *_: bare)
-        table = tables.make("compare", made)
+        table = make("compare", made)
     full = resampled_wga(np.stack([record.predictions["test"] == labels for record in made]), labels)
     expected = list(np.percentile(full[1] - full[0], [2.5, 97.5]))
     assert table.cell(SPEC, "even", "95% interval, test samples").value == pytest.approx(expected)
@@ -202,7 +208,7 @@ def test_runs_that_cannot_be_resampled_are_counted_with_the_reason(tmp_path: Pat
     buffer = io.BytesIO()
     np.savez_compressed(buffer, test=1 - task.test.y.numpy())  # not what its scores are of
     (other[0].path / "predictions.npz").write_bytes(buffer.getvalue())
-    table = tables.make("compare", [Record(record.path) for record in (*made, *other)])
+    table = make("compare", [Record(record.path) for record in (*made, *other)])
     assert compared(table, "even") == compared(table, "erm") == ""
     assert compared(table, "even", "95% interval") != ""
     assert table.sections[0].notes == [
@@ -213,11 +219,11 @@ def test_runs_that_cannot_be_resampled_are_counted_with_the_reason(tmp_path: Pat
 
 def test_without_the_data_the_table_says_so(tmp_path: Path) -> None:
     made = [write(tmp_path, name, seed=seed) for name in ("tab", "even") for seed in (0, 1)]
-    table = tables.make("compare", made, root=tmp_path)
+    table = make("compare", made, root=tmp_path)
     (note,) = table.sections[0].notes
     assert note.startswith(
         "No interval over test samples of runs that have test samples whose labels are not"
     )
     assert note.endswith("4 of 4.")
-    assert table.cell("even_odd", "even", "more than the first").text == "+0.0"
+    assert table.cell("even_odd", "even", "Δ vs. TAB").text == "+0.0"
     assert read_truth("nobody.knows:p=1", tmp_path) is None

@@ -5,6 +5,8 @@ import io
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,20 +14,28 @@ from made_bench import curves, whole, write
 from rich.console import Console
 from typer.testing import CliRunner
 
-from evenhand.bench.records import load, pack
-from evenhand.bench.select import gather
+from evenhand.bench.pack import load, pack
+from evenhand.bench.results import counting, frame
 from evenhand.bench.summary import results
 from evenhand.cli import app
-from evenhand.report import formats, paper, tables
-from evenhand.report.table import Cell, Column, Section, Table, mark_best, words
-from evenhand.report.tables.facts import num_trainings
-from evenhand.report.tables.results import conflicting_share
-from evenhand.report.tables.search import longest_run, search_seconds, spent
+from evenhand.report import paper, render, tables
+from evenhand.report.render import Column, Section, Table
+from evenhand.report.tables import conflicting_share, longest_run, search_seconds, spent
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 
 PAIR = {"lr": 1e-3, "weight_decay": 0.0}
 HOSTILE = '=HYPERLINK("x")|a_b$%&#{}~^\\<b>**`\x1b[31m\n'
+
+
+def make(name: str, records: list[Record], **options) -> Table:
+    """One of the tables, of records."""
+    return tables.make(name, frame(records), **options)
+
+
+def names_of(table: Table, section: int = 0) -> list[str]:
+    """The first cell of every row."""
+    return [row[0].text for row in table.cells(table.sections[section])]
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +58,8 @@ def rows_of(markdown: str) -> list[dict[str, str]]:
 
 
 def test_table_one_holds_the_known_numbers_beside_the_papers(records: list[Record]) -> None:
-    table = tables.make("1", records)
-    text = {each["method"]: each for each in rows_of(formats.write(table, "md"))}
+    table = make("1", records)
+    text = {each["method"]: each for each in rows_of(render.write(table, "md"))}
     assert list(text) == ["Group DRO", "ERM", "LfF", "JTT", "MaskTune", "TAB"]
     assert text["TAB"]["WGA"] == "**83.0 ± 0.8**" and text["TAB"]["WGA, paper"] == "**81.8 ± 2.4**"
     assert text["JTT"]["WGA"] == "41.0 ± 0.8" and text["JTT"]["PoU"] == "2.17 ± 0.02"
@@ -61,14 +71,14 @@ def test_table_one_holds_the_known_numbers_beside_the_papers(records: list[Recor
 
 
 def test_the_same_numbers_stand_in_every_form(records: list[Record]) -> None:
-    table = tables.make("1", records)
-    content = json.loads(formats.write(table, "json"))
+    table = make("1", records)
+    content = json.loads(render.write(table, "json"))
     (section,) = content["sections"]
     by_method = {row["method"]: row for row in section["rows"]}
     assert by_method["TAB"]["WGA"]["seeds"] == pytest.approx([0.82, 0.83, 0.84])
     assert "WGA" in by_method["TAB"]["best"] and by_method["Group DRO"]["PoU"] is None
     assert by_method["ERM"]["WGA, paper"] == {"mean": 0.5598, "deviation": 0.1385}
-    rows = list(csv.DictReader(io.StringIO(formats.write(table, "csv"))))
+    rows = list(csv.DictReader(io.StringIO(render.write(table, "csv"))))
     assert [row["method"] for row in rows] == list(by_method) and {row["section"] for row in rows} == {
         "even_odd"
     }
@@ -77,19 +87,45 @@ def test_the_same_numbers_stand_in_every_form(records: list[Record]) -> None:
         assert float(row["WGA"]) == wanted["WGA"]["mean"]
         assert float(row["WGA deviation"]) == wanted["WGA"]["deviation"]
         assert float(row["95% interval low"]) == wanted["95% interval"][0]
-    latex = formats.write(table, "latex")
+    latex = render.write(table, "latex")
     assert r"\textbf{83.0 $\pm$ 0.8}" in latex and latex.count(" & ") == 7 * 12
-    console = Console(width=140, file=io.StringIO(), force_terminal=False)
-    for part in formats.terminal(table):
-        console.print(part)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = on_terminal(table, 140)
     assert "83.0 ± 0.8" in shown and "74.5 to 89.1" in shown and "95% interval" in shown
+    assert "<strong>83.0 ± 0.8</strong>" in render.write(table, "html")
+
+
+def on_terminal(table: Table, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    for part in render.terminal(table, width):
+        console.print(part)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_on_a_terminal_every_number_below_another_has_its_label(records: list[Record]) -> None:
+    lines = on_terminal(make("1", records), 100).splitlines()
+    (start,) = [i for i, line in enumerate(lines) if line.split()[:1] == ["TAB"]]
+    own, bounds, theirs, means = (line.split() for line in lines[start : start + 4])
+    assert own[:5] == ["TAB", "3", "83.0", "±", "0.8"] and bounds == ["95%", "interval", "74.5", "to", "89.1"]
+    assert theirs[:4] == ["paper", "81.8", "±", "2.4"] and theirs.count("±") == 4  # WGA, PoU, MMS, accuracy
+    assert means == ["of", "the", "means", "1.00"]
 
 
 @pytest.mark.parametrize("name", list(tables.NAMES))
-@pytest.mark.parametrize("form", list(formats.FORMATS))
+@pytest.mark.parametrize("width", [60, 100, 160])
+def test_no_word_is_broken_on_a_terminal(records: list[Record], name: str, width: int) -> None:
+    table = make(name, records)
+    shown = on_terminal(table, width)
+    assert max(map(len, shown.splitlines())) <= width
+    words = set(shown.split())
+    cells = [cell for section in table.sections for row in table.cells(section) for cell in row]
+    wanted = {word for cell in cells for word in cell.text.split()}
+    assert wanted - words == set(), "a word was broken or left out"
+
+
+@pytest.mark.parametrize("name", list(tables.NAMES))
+@pytest.mark.parametrize("form", list(render.FORMATS))
 def test_every_table_is_well_formed_in_every_form(records: list[Record], name: str, form: str) -> None:
-    text = formats.write(tables.make(name, records), form)
+    text = render.write(make(name, records), form)
     if form == "json":
         assert json.loads(text)["table"] == name
     elif form == "csv":
@@ -97,6 +133,8 @@ def test_every_table_is_well_formed_in_every_form(records: list[Record], name: s
         assert len(rows) > 1 and len({len(row) for row in rows}) == 1
     elif form == "md":
         assert rows_of(text)
+    elif form == "html":
+        assert text.count("<tr>") == text.count("</tr>") > 1 and text.count("<td") == text.count("</td>")
     else:
         check_latex(text)
 
@@ -116,21 +154,20 @@ def check_latex(text: str) -> None:
 
 
 def test_hostile_names_stay_text_in_every_form(tmp_path: Path) -> None:
-    cell = words(HOSTILE)
-    table = Table(
-        "x", "title", (Column("name", text=True), Column("n")), [Section("s|x", [[cell, Cell(1, "1")]])]
-    )
+    columns = (Column("name", words=True), Column("n"))
+    table = Table("x", "title", columns, [Section("s|x", [{"name": HOSTILE, "n": 1}])])
+    cell = table.cells(table.sections[0])[0][0]
     assert "\x1b" not in cell.text and "\n" not in cell.text
-    check_latex(formats.write(table, "latex"))
-    (row,) = csv.DictReader(io.StringIO(formats.write(table, "csv")))
+    check_latex(render.write(table, "latex"))
+    (row,) = csv.DictReader(io.StringIO(render.write(table, "csv")))
     assert row["name"].startswith("'=HYPERLINK")
-    (shown,) = rows_of(formats.write(table, "md"))
+    (shown,) = rows_of(render.write(table, "md"))
     assert shown["n"] == "1" and "<b>" not in shown["name"]
-    assert json.loads(formats.write(table, "json"))["sections"][0]["rows"][0]["name"] == cell.text
+    assert json.loads(render.write(table, "json"))["sections"][0]["rows"][0]["name"] == cell.text
     record = write(tmp_path, HOSTILE.replace("/", ""), {HOSTILE: HOSTILE}, task="own", spec=f"own:{HOSTILE}")
     for name in ("1", "selected", "cost"):
-        for form in formats.FORMATS:
-            assert "\x1b" not in formats.write(tables.make(name, [record]), form).replace("\\u001b", "\x1b")
+        for form in render.FORMATS:
+            assert "\x1b" not in render.write(make(name, [record]), form).replace("\\u001b", "\x1b")
 
 
 def test_an_unfinished_bench_says_what_is_missing(tmp_path: Path) -> None:
@@ -139,7 +176,7 @@ def test_an_unfinished_bench_says_what_is_missing(tmp_path: Path) -> None:
     failed = tmp_path / "even_odd" / "jtt" / "abc-s0" / "failure.json"
     failed.parent.mkdir(parents=True)
     failed.write_text(json.dumps({"error": "RuntimeError: out of memory\nmore", "traceback": "", "time": 0}))
-    table = tables.make("1", made, failed=tables.failures([tmp_path]))
+    table = make("1", made, failed=tables.failures([tmp_path]))
     notes = table.sections[0].notes
     assert "Missing: tab, all of it." in notes and "Failed: jtt/abc-s0: RuntimeError: out of memory" in notes
     assert any(
@@ -162,7 +199,7 @@ def test_an_unfinished_bench_says_what_is_missing(tmp_path: Path) -> None:
 def test_a_selected_candidate_that_pou_cannot_count_is_said(tmp_path: Path) -> None:
     for q, wga, val in ((0.05, 0.0, 0.9), (0.1, 0.4, 0.8), (0.25, 0.5, 0.7)):
         made = [write(tmp_path, "lff", {"q": q, **PAIR}, seed=s, wga=wga, val=val) for s in (0, 1)]
-    table = tables.make("1", load(tmp_path))
+    table = make("1", load(tmp_path))
     assert made and table.cell("even_odd", "LfF", "WGA").text == "0.0 ± 0.0"
     assert table.cell("even_odd", "LfF", "PoU").value["mean"] == pytest.approx(1.25)
     assert table.cell("even_odd", "LfF", "PoU, of the means").text == "1.25"
@@ -175,7 +212,7 @@ def test_seeds_that_pou_cannot_count_are_said(tmp_path: Path) -> None:
     for q, wga, val in ((0.05, (0.4, 0.0), 0.9), (0.1, (0.6, 0.1), 0.8)):
         for seed in (0, 1):
             write(tmp_path, "lff", {"q": q, **PAIR}, seed=seed, wga=wga[seed], val=val)
-    table = tables.make("1", load(tmp_path))
+    table = make("1", load(tmp_path))
     assert table.cell("even_odd", "LfF", "PoU").text == "1.50"
     said = "PoU of lff is of 1 of 2 seeds: in the others the WGA that it divides by is zero."
     assert said in table.sections[0].notes
@@ -191,11 +228,9 @@ def test_equal_candidates_are_said(tmp_path: Path) -> None:
     for q, wga in ((0.05, 0.2), (0.1, 0.4), (0.25, 0.5)):
         for seed, val in ((0, 0.8), (1, 0.9)):  # the same means
             write(tmp_path, "lff", {"q": q, **PAIR}, seed=seed, wga=wga, val=val if q < 0.2 else 0.5, wrong=2)
-    assert not any(
-        note.startswith("Equal") for note in tables.make("1", load(tmp_path), by="wga").sections[0].notes
-    )
+    assert not any(note.startswith("Equal") for note in make("1", load(tmp_path), by="wga").sections[0].notes)
     write(tmp_path, "tab", PAIR, seed=0, pseudo=True), write(tmp_path, "tab", PAIR, seed=1, pseudo=True)
-    made = tables.make("1", load(tmp_path)), tables.make("selected", load(tmp_path))
+    made = make("1", load(tmp_path)), make("selected", load(tmp_path))
     one, selected = ([note for note in table.sections[0].notes if note.startswith("Equal")] for table in made)
     assert one == ["Equal candidates, of which the first in the grid is taken: by accuracy 2 of lff's 3."]
     assert selected[0].endswith("by accuracy 2 of lff's 3; by worst_pseudo_group 3 of lff's 3.")
@@ -205,11 +240,11 @@ def test_runs_on_other_data_and_uneven_searches_are_said(tmp_path: Path) -> None
     for q in (0.05, 0.1):
         for seed in (0, 1):
             write(tmp_path, "lff", {"q": q, **PAIR}, seed=seed)
-    notes = tables.make("1", load(tmp_path)).sections[0].notes
+    notes = make("1", load(tmp_path)).sections[0].notes
     assert not any("checksums" in note or "MMS of" in note for note in notes)
     write(tmp_path, "lff", {"q": 0.25, **PAIR}, seed=0)
     write(tmp_path, "tab", PAIR, seed=0, data="other")
-    notes = tables.make("1", load(tmp_path)).sections[0].notes
+    notes = make("1", load(tmp_path)).sections[0].notes
     assert "Other data than the rest, by their checksums: 1 of tab." in notes
     assert "MMS of lff is of other candidates with some seeds: runs are missing." in notes
 
@@ -218,7 +253,7 @@ def test_packed_records_are_unpacked_before_a_bench_goes_on(tmp_path: Path, monk
     monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path / "cache"))
     write(tmp_path / "runs", "tab", PAIR)
     pack(load(tmp_path / "runs"), tmp_path / "records.zip")
-    notes = tables.make("1", load(tmp_path / "records.zip")).sections[0].notes
+    notes = make("1", load(tmp_path / "records.zip")).sections[0].notes
     start = (
         "Unpack the records (evenhand unpack FILE --runs runs), then do what is missing with: evenhand bench"
     )
@@ -229,8 +264,8 @@ def test_a_part_of_a_search_is_not_the_cheapest(tmp_path: Path) -> None:
     for threshold in (0, 0.5, 1, 1.5, 2, 2.5, 3):
         write(tmp_path, "masktune", {"threshold": threshold, **PAIR}, seconds=9)
     write(tmp_path, "lff", {"q": 0.05, **PAIR}, seconds=1), write(tmp_path, "tab", PAIR, seconds=20)
-    table = tables.make("cost", load(tmp_path))
-    best = {row[0].text for row in table.sections[0].rows if row[5].best}
+    table = make("cost", load(tmp_path))
+    best = {row[0].text for row in table.cells(table.sections[0]) if row[5].best}
     assert best == {"TAB"}
 
 
@@ -239,13 +274,13 @@ def test_a_seed_without_pseudo_groups_is_said_and_the_others_select(tmp_path: Pa
         for seed in (0, 1):
             write(tmp_path, "lff", {"q": q, **PAIR}, seed=seed, wga=0.3 + q, wrong=wrong)
     write(tmp_path, "tab", PAIR, seed=1, pseudo=True)
-    table = tables.make("1", load(tmp_path), by="worst_pseudo_group")
+    table = make("1", load(tmp_path), by="worst_pseudo_group")
     assert table.cell("even_odd", "LfF", "WGA").text == "40.0 ± 0.0"
     (said,) = [note for note in table.sections[0].notes if note.startswith("Selected without")]
     assert said == "Selected without seed 0, of which no run of tab has left pseudo-groups."
     for path in tmp_path.glob("*/lff/*-s1"):
         shutil.rmtree(path)  # no candidate can be judged now
-    table = tables.make("1", load(tmp_path), by="worst_pseudo_group")
+    table = make("1", load(tmp_path), by="worst_pseudo_group")
     assert table.cell("even_odd", "LfF", "PoU").text == ""
 
 
@@ -257,7 +292,7 @@ def test_other_recipes_palettes_and_models_are_said(tmp_path: Path) -> None:
     hues = write(
         tmp_path, "tab", {"weight_decay": 1e-4}, task="cmnist-palettehues", spec="cmnist:palette=hues"
     )
-    table = tables.make("1", [bar, hues])
+    table = make("1", [bar, hues])
     notes = {section.name: " ".join(section.notes) for section in table.sections}
     assert "The model is mobilenet_v2 in place of resnet18." in notes["bar"]
     assert "the worst class stands for the worst group" in notes["bar"]
@@ -265,21 +300,21 @@ def test_other_recipes_palettes_and_models_are_said(tmp_path: Path) -> None:
     assert "Compared with the paper's cmnist, though made with palette=hues" in notes["cmnist:palette=hues"]
     assert table.cell("cmnist:palette=hues", "TAB", "WGA, paper").text == "63.3 ± 2.5"
     assert table.cell("bar", "ERM", "WGA, paper").text == "29.6 ± 1.8"
-    assert [row[0].text for row in table.sections[1].rows if row[0].text == "Group DRO"] == []  # none for bar
-    half = tables.make("1", [write(tmp_path, "erm", PAIR, task="even_odd-p0.5", spec="even_odd:p=0.5")])
+    assert "Group DRO" not in names_of(table, 1)  # none for bar
+    half = make("1", [write(tmp_path, "erm", PAIR, task="even_odd-p0.5", spec="even_odd:p=0.5")])
     assert half.cell("even_odd:p=0.5", "ERM", "WGA, paper").text == ""
 
 
 def test_table_two_has_shares_and_their_multiples(tmp_path: Path) -> None:
     made = [write(tmp_path, "tab", PAIR, seed=s, pseudo=True, dynamics=curves(4)) for s in (0, 1)]
-    table = tables.make("2", made)
+    table = make("2", made)
     told = write(tmp_path / "told", "tab", PAIR, task="waterbirds", pseudo=True)
     file = told.path / "metrics.json"
     file.write_text(json.dumps({**told.metrics, "identification": None}))
-    (section,) = tables.make("2", [Record(told.path)]).sections  # groups, none of which conflicts
+    (section,) = make("2", [Record(told.path)]).sections  # groups, none of which conflicts
     assert section.notes == ["waterbirds does not say which samples conflict, so none can be counted."]
     plain = write(tmp_path / "plain", "tab", PAIR, task="bar", groups=False)
-    (section,) = tables.make("2", [plain]).sections
+    (section,) = make("2", [plain]).sections
     assert not section.rows and section.notes == [
         "bar does not say which samples conflict, so none can be counted."
     ]
@@ -300,16 +335,16 @@ def test_variants_are_compared_seed_by_seed(tmp_path: Path) -> None:
     made = [write(tmp_path, "tab", PAIR, seed=s, wga=w) for s, w in enumerate((0.5, 0.6, 0.0, 0.9))]
     other = {"summary": "loss", **PAIR}
     made += [write(tmp_path, "tab", other, seed=s, wga=w) for s, w in enumerate((0.5, 0.62, 0.04))]
-    table = tables.make("compare", made, root=tmp_path)
-    assert [row[0].text for row in table.sections[0].rows] == ["tab", "tab summary=loss"]
-    assert table.cell("even_odd", "tab", "more than the first").text == ""
+    table = make("compare", made, root=tmp_path)
+    assert names_of(table) == ["tab", "tab summary=loss"]
+    assert table.cell("even_odd", "tab", "Δ vs. first row").text == ""
     assert table.cell("even_odd", "tab", "collapsed").text == "1"
-    assert table.cell("even_odd", "tab summary=loss", "more than the first").text == "+2.0"
+    assert table.cell("even_odd", "tab summary=loss", "Δ vs. first row").text == "+2.0"
     # differences 0, 2 and 4 points: deviation 2, and Student's 4.303 for three of them
     assert table.cell("even_odd", "tab summary=loss", "95% interval").text == "-3.0 to +7.0"
     assert table.cell("even_odd", "tab summary=loss", "collapsed").text == "0"
     lower = [*made, write(tmp_path, "tab", {"lr": 0.1, "weight_decay": 0.0}, seed=0)]
-    names = [row[0].text for row in tables.make("compare", lower, root=tmp_path).sections[0].rows]
+    names = names_of(make("compare", lower, root=tmp_path))
     assert "tab lr=0.1, weight_decay=0" in names  # said where it differs
 
 
@@ -321,24 +356,24 @@ def test_variants_of_other_recipes_are_compared_and_named_by_what_differs(tmp_pa
         for keep, each in scores.items()
         for s, w in enumerate(each)
     ]
-    table = tables.make("compare", made, root=tmp_path)
-    assert [row[0].text for row in table.sections[0].rows] == ["tab", "tab keep=best"]
+    table = make("compare", made, root=tmp_path)
+    assert names_of(table) == ["tab", "tab keep=best"]
     assert table.cell("even_odd", "tab", "WGA").text == "30.0 ± 20.0"
-    assert table.cell("even_odd", "tab keep=best", "more than the first").text == "+30.0"
+    assert table.cell("even_odd", "tab keep=best", "Δ vs. first row").text == "+30.0"
     again = write(tmp_path, "tab", PAIR, seed=0, wga=0.9, data="other")
-    table = tables.make("compare", [*made, again], root=tmp_path)
+    table = make("compare", [*made, again], root=tmp_path)
     assert table.cell("even_odd", "tab", "seeds").text == "2"
     assert "Left out: 1 run (1 of tab done twice, on other data or code)." in table.sections[0].notes
     assert not any("checksums" in note for note in table.sections[0].notes)  # it is left out
     other = write(tmp_path, "erm", PAIR, seed=0, data="other")
-    notes = tables.make("compare", [*made, other], root=tmp_path).sections[0].notes
+    notes = make("compare", [*made, other], root=tmp_path).sections[0].notes
     assert "Other data than the rest, by their checksums: 1 of erm." in notes
-    table = tables.make("compare", made[2:], root=tmp_path)
-    assert [row[0].text for row in table.sections[0].rows] == ["tab"]  # all have it, so it is said below
+    table = make("compare", made[2:], root=tmp_path)
+    assert names_of(table) == ["tab"]  # all have it, so it is said below
     assert "The recipe differs from the task's own: keep=best." in table.sections[0].notes
     short = [write(tmp_path, "gdro", PAIR, recipe=own.replace(epochs=e)) for e in (16, 2, 1)]
-    table = tables.make("compare", short, root=tmp_path)
-    assert [row[0].text for row in table.sections[0].rows] == [
+    table = make("compare", short, root=tmp_path)
+    assert names_of(table) == [
         "gdro epochs=1",
         "gdro epochs=2",
         "gdro epochs=16",
@@ -354,17 +389,14 @@ def test_variants_that_were_computed_otherwise_are_named_by_what_differs(tmp_pat
     ]
 
     def names(records: list[Record]) -> list[str]:
-        return [row[0].text for row in tables.make("compare", records, root=tmp_path).sections[0].rows]
+        return names_of(make("compare", records, root=tmp_path))
 
     assert names(made[:4]) == ["tab", "erm"]
     assert names(made[:5]) == ["tab compute=eager", "tab compute=compiled", "erm compute=eager"]
     assert names([*made[:4], made[5]]) == ["tab version=1", "tab version=2", "erm"]
     old = write(tmp_path, "tab", PAIR, seed=2, wga=0.9, older=True)
     assert names([*made[:4], old]) == ["tab", "tab record=older", "erm"]
-    assert (
-        tables.make("compare", [*made[:4], old], root=tmp_path).cell("even_odd", "tab", "WGA").text[:4]
-        == "20.0"
-    )
+    assert make("compare", [*made[:4], old], root=tmp_path).cell("even_odd", "tab", "WGA").text[:4] == "20.0"
 
 
 @pytest.mark.parametrize("name", ["1", "2", "selected", "cost", "compare"])
@@ -373,45 +405,45 @@ def test_older_records_are_marked_below_a_table(tmp_path: Path, name: str) -> No
         older: [write(tmp_path / str(older), "tab", PAIR, seed=s, pseudo=True, older=older) for s in (0, 1)]
         for older in (False, True)
     }
-    new, old = (tables.make(name, made[older], root=tmp_path) for older in (False, True))
+    new, old = (make(name, made[older], root=tmp_path) for older in (False, True))
     assert old.notes[:-1] == new.notes
     assert old.notes[-1].startswith("Older records: all runs. They do not say how they were computed")
-    cells = [[[cell.text for cell in row] for row in table.sections[0].rows] for table in (new, old)]
+    cells = [[[cell.text for cell in row] for row in table.cells(table.sections[0])] for table in (new, old)]
     assert cells[0] == cells[1]
     digits = write(tmp_path, "tab", PAIR, task="digits", pseudo=True)
-    both = tables.make(name, [*made[True], digits], root=tmp_path)
+    both = make(name, [*made[True], digits], root=tmp_path)
     assert both.notes[-1].startswith("Older records: even_odd. ")
     if name == "compare":  # where both kinds stand side by side
-        mixed = tables.make(name, [*made[True], *made[False]], root=tmp_path)
+        mixed = make(name, [*made[True], *made[False]], root=tmp_path)
         assert mixed.notes[-1].startswith("Older records: some of even_odd. ")
 
 
 def test_what_is_missing_is_computed_as_the_rest_was(tmp_path: Path) -> None:
     own = Recipe(batch_size=2048, precision="fp32", compile="on")
     made = [write(tmp_path, "erm", PAIR, recipe=own, compute="compiled")]
-    notes = tables.make("1", made).sections[0].notes
+    notes = make("1", made).sections[0].notes
     assert any(f"--set compile=on --device cpu --runs {tmp_path}" in note for note in notes)
 
 
 def test_variants_are_compared_with_the_method_that_is_named(tmp_path: Path) -> None:
     scores = {"erm": (0.2, 0.3), "tab": (0.5, 0.6), "even": (0.7, 0.9)}
     made = [write(tmp_path, m, PAIR, seed=s, wga=w) for m, each in scores.items() for s, w in enumerate(each)]
-    table = tables.make("compare", made, root=tmp_path, against="erm")
-    assert [row[0].text for row in table.sections[0].rows] == ["erm", "even", "tab"]
-    assert table.cell("even_odd", "tab", "more than the first").text == "+30.0"
-    assert table.cell("even_odd", "even", "more than the first").text == "+55.0"
+    table = make("compare", made, root=tmp_path, against="erm")
+    assert names_of(table) == ["erm", "even", "tab"]
+    assert table.cell("even_odd", "tab", "Δ vs. ERM").text == "+30.0"
+    assert table.cell("even_odd", "even", "Δ vs. ERM").text == "+55.0"
     lasting = [write(tmp_path, "even", {"keep": "last", **PAIR}, seed=s, wga=0.1) for s in (0, 1)]
-    table = tables.make("compare", [*made, *lasting], root=tmp_path, against="even keep=last")
-    assert [row[0].text for row in table.sections[0].rows] == ["even keep=last", "erm", "even", "tab"]
-    assert table.cell("even_odd", "erm", "more than the first").text == "+15.0"
-    with pytest.raises(ValueError, match="must be one of erm; tab; even; or its method; got 'jtt'"):
-        tables.make("compare", made, root=tmp_path, against="jtt")
+    table = make("compare", [*made, *lasting], root=tmp_path, against="even keep=last")
+    assert names_of(table) == ["even keep=last", "erm", "even", "tab"]
+    assert table.cell("even_odd", "erm", "Δ vs. first row").text == "+15.0"
+    with pytest.raises(ValueError, match="must be one of erm; even; tab; or its method; got 'jtt'"):
+        make("compare", made, root=tmp_path, against="jtt")
     with pytest.raises(ValueError, match="--against is for the table compare, got the table 1"):
-        tables.make("1", made, against="erm")
+        make("1", made, against="erm")
 
 
 def test_selected_shows_every_criterion_and_the_oracle(records: list[Record]) -> None:
-    table = tables.make("selected", records)
+    table = make("selected", records)
     assert table.cell("even_odd", "JTT", "selected").text == "50, 10"
     assert table.cell("even_odd", "JTT", "selected").value == "identifier_epochs=50, upweight=10"
     assert table.cell("even_odd", "JTT", "oracle").text == "1, ratio"
@@ -419,27 +451,26 @@ def test_selected_shows_every_criterion_and_the_oracle(records: list[Record]) ->
     assert table.cell("even_odd", "LfF", "oracle, paper").text == "0.1"
     assert table.cell("even_odd", "JTT", "by the oracle").text == "89.0 ± 0.8"
     assert table.cell("even_odd", "JTT", "by worst_pseudo_group").text != ""
-    by = tables.make("selected", records, by="wga")
+    by = make("selected", records, by="wga")
     assert by.cell("even_odd", "JTT", "selected").text == "1, ratio"
-    one = tables.make("1", records, by="wga")
+    one = make("1", records, by="wga")
     assert one.cell("even_odd", "JTT", "WGA").text == "89.0 ± 0.8"
     assert one.cell("even_odd", "JTT", "PoU").text == "1.00 ± 0.00"
 
 
 def test_cost_counts_unshared_and_really_spent_time(records: list[Record]) -> None:
-    bench = gather(records, "even_odd")
-    assert longest_run(bench.candidates("erm")) == 14 and search_seconds(bench.candidates("erm")) == 60
-    assert longest_run(bench.candidates("jtt")) == 36  # (20 + 4) x 1.5
-    assert search_seconds(bench.candidates("jtt")) == pytest.approx(5 * sum(1.5 * (20 + j) for j in range(5)))
-    masktune = [r for c in bench.candidates("masktune") for r in c.records.values()]
+    rows = frame(records)
+    erm, jtt = counting(rows, "erm"), counting(rows, "jtt")
+    assert longest_run(erm) == 14 and search_seconds(erm) == 60
+    assert longest_run(jtt) == 36  # (20 + 4) x 1.5
+    assert search_seconds(jtt) == pytest.approx(5 * sum(1.5 * (20 + j) for j in range(5)))
+    masktune = list(counting(rows, "masktune").record)
     assert spent(masktune) == 3 * (9 + 7 * 4.5)  # one erm and seven models, each of three seeds
     assert spent([*masktune, *masktune]) == spent(masktune)
-    table = tables.make("cost", records)
+    table = make("cost", records)
     assert table.cell("even_odd", "JTT", "over TAB's longest run").text == "55.00×"
     assert table.cell("even_odd", "JTT", "over ERM's").text == "2.57×"
-    cmnist = tables.make(
-        "cost", [write(records[0].path.parents[3] / "c", m, task="cmnist") for m in ("tab", "jtt")]
-    )
+    cmnist = make("cost", [write(records[0].path.parents[3] / "c", m, task="cmnist") for m in ("tab", "jtt")])
     assert cmnist.cell("cmnist", "JTT", "over TAB's, paper").text == "14.8×"
     assert cmnist.cell("cmnist", "TAB", "over ERM's, paper").text == "2.5×"
 
@@ -448,26 +479,20 @@ def test_a_search_costs_the_mean_over_its_seeds(tmp_path: Path) -> None:
     for seed, seconds in enumerate((10.0, 20.0, 60.0)):
         write(tmp_path, "erm", PAIR, seed=seed, seconds=seconds)
         write(tmp_path, "erm", {**PAIR, "weight_decay": 1e-4}, seed=seed, seconds=2 * seconds)
-    found = gather(load(tmp_path), "even_odd").candidates("erm")
+    found = counting(frame(load(tmp_path)), "erm")
     assert search_seconds(found) == 30 + 60 and longest_run(found) == 120
 
 
 def test_timings_that_are_not_there_leave_cells_empty(tmp_path: Path) -> None:
     record = write(tmp_path, "erm", PAIR)
     (record.path / "timing.json").unlink()
-    assert tables.make("cost", [Record(record.path)]).cell("even_odd", "ERM", "search").text == ""
+    assert make("cost", [Record(record.path)]).cell("even_odd", "ERM", "search").text == ""
 
 
 def test_methods_are_read_from_their_files() -> None:
-    table = tables.make("methods", [])
-    assert [num_trainings(name) for name in ("erm", "gdro", "lff", "jtt", "masktune", "tab")] == [
-        1,
-        1,
-        1,
-        2,
-        2,
-        2,
-    ]
+    table = make("methods", [])
+    trainings = {name: table.cell("", name, "trainings").value for name in (*paper.METHODS, "eta_tab")}
+    assert trainings == {"erm": 1, "gdro": 1, "lff": 1, "jtt": 2, "masktune": 2, "tab": 2, "eta_tab": 2}
     assert table.cell("", "jtt", "candidates").value == 25 and table.cell("", "tab", "candidates").value == 1
     assert "cub 6" in table.cell("", "jtt", "candidates elsewhere").text
     assert table.cell("", "gdro", "needs groups for").text == "training and selection"
@@ -477,34 +502,29 @@ def test_methods_are_read_from_their_files() -> None:
 
 def test_datasets_come_from_data_and_records(tmp_path: Path) -> None:
     record = write(tmp_path, "tab", PAIR, pseudo=True, dynamics=curves(4))
-    table = tables.make("datasets", [record], wanted=["even_odd", "digits_even_odd"], root=tmp_path)
+    table = make("datasets", [record], wanted=["even_odd", "digits_even_odd"], root=tmp_path)
     assert table.cell("", "even_odd", "N").value == 10_000 and table.cell("", "even_odd", "k").value == 4
     assert table.cell("", "even_odd", "conflicting").text == "1.00"
     assert table.cell("", "even_odd", "N, paper").text == "48,000"
     assert table.cell("", "digits_even_odd", "N").value == 1078  # ships with scikit-learn
     assert table.cell("", "digits_even_odd", "shape").text == "3×8×8"
     with pytest.raises(ValueError, match="unknown task 'nonsense'; known tasks are bar"):
-        tables.make("datasets", [], wanted=["nonsense"])
-    empty = tables.make("datasets", [], wanted=["bar"], root=tmp_path)
+        make("datasets", [], wanted=["nonsense"])
+    empty = make("datasets", [], wanted=["bar"], root=tmp_path)
     assert "Missing: bar; its data are not here" in empty.sections[0].notes[0]
 
 
 def test_the_best_is_marked_with_all_that_look_equal() -> None:
-    def column(*values: float) -> list[list[Cell]]:
-        return [[Cell(value, f"{value:.1f}") for value in (each,)] for each in values]
+    def best(*values: float, order: str = "highest", unranked: tuple[str, ...] = ()) -> list[bool]:
+        columns = (Column("name"), Column("score", "{:.1f}".format, best=order))  # type: ignore[arg-type]
+        rows = [{"name": str(i), "score": value} for i, value in enumerate(values)]
+        table = Table("", "", columns, [Section("", rows, unranked=unranked)])
+        return [row[1].best for row in table.cells(table.sections[0])]
 
-    rows = column(1.01, 1.04, 0.5)
-    mark_best(rows, 0)
-    assert [row[0].best for row in rows] == [True, True, False]
-    rows = column(1.0, 0.5)
-    mark_best(rows, 0, lowest=True)
-    assert [row[0].best for row in rows] == [False, True]
-    alike = column(1.0, 1.0)
-    mark_best(alike, 0)
-    assert not any(row[0].best for row in alike)
-    alone = column(1.0)
-    mark_best(alone, 0)
-    assert not alone[0][0].best
+    assert best(1.01, 1.04, 0.5) == [True, True, False]
+    assert best(1.0, 0.5, order="lowest") == [False, True]
+    assert best(1.0, 1.0) == [False, False] and best(1.0) == [False]
+    assert best(1.0, 0.5, 0.7, unranked=("0",)) == [False, False, True]
 
 
 def test_the_papers_numbers_are_those_of_the_paper() -> None:
@@ -531,10 +551,24 @@ def test_the_command_prints_and_writes(records: list[Record], tmp_path: Path) ->
     )
     with pytest.raises(ValueError, match="--by must be one of accuracy, wga"):
         runner.invoke(app, ["table", "1", "--runs", runs, "--by", "luck"], catch_exceptions=False)
-    with pytest.raises(ValueError, match="--format must be one of md, csv, latex, json, got 'xls'"):
+    with pytest.raises(ValueError, match="--format must be one of md, csv, latex, json, html, got 'xls'"):
         runner.invoke(app, ["table", "1", "--runs", runs, "--format", "xls"], catch_exceptions=False)
     with pytest.raises(ValueError, match="there is no table '3'; there are 1, 2, datasets"):
         runner.invoke(app, ["table", "3", "--runs", runs], catch_exceptions=False)
     with pytest.raises(ValueError, match="no finished run of bar; make some with: evenhand bench bar"):
         runner.invoke(app, ["table", "1", "--runs", runs, "--task", "bar"], catch_exceptions=False)
     assert runner.invoke(app, ["table", "methods", "--runs", str(tmp_path / "none")]).exit_code == 0
+
+
+def test_a_table_is_made_without_torch() -> None:
+    packed = Path(__file__).parents[2] / "results" / "even_odd.zip"
+    code = (
+        "import sys, time; from evenhand.cli import main\n"
+        "try: main()\n"
+        "finally: print('torch' in sys.modules, time.process_time(), file=sys.stderr)"
+    )
+    words = [sys.executable, "-c", code, "table", "1", "--runs", str(packed)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    loaded, seconds = done.stderr.split()[-2:]
+    assert done.returncode == 0 and "| TAB | 3 |" in done.stdout and loaded == "False", done.stderr
+    assert float(seconds) < 3  # of a processor; 0.9 on an idle machine, 2.4 when torch is imported

@@ -8,8 +8,8 @@ import pytest
 from test_photo_tasks import MAKERS
 
 from evenhand import tasks
-from evenhand.report.tables.bootstrap import read_truth
-from evenhand.report.tables.facts import _from_data
+from evenhand.report.compare import read_truth
+from evenhand.report.tables import facts_of_data
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -36,12 +36,12 @@ def test_the_samples_of_one_s_own_data_are_listed_too(tmp_path: Path) -> None:
         task, truth, facts = (
             tasks.load(spec, tmp_path),
             read_truth(spec, tmp_path),
-            _from_data(spec, tmp_path),
+            facts_of_data(spec, tmp_path),
         )
         group = task.test.y if task.test.group is None else task.test.group
         assert truth is not None and truth.labels.tolist() == task.test.y.tolist()
         assert truth.groups.tolist() == group.tolist()
-        assert (facts["n"], facts["L"]) == (len(task.train), 2)
+        assert (facts["N"], facts["L"]) == (len(task.train), 2)
         assert facts["shape"] == tuple(task.train.x[0].shape) and facts.get("k", 0) == len(task.group_names)
     assert tasks.listing("folder:path=photos,limit=4", tmp_path) is None
     assert tasks.listing("digits") is None

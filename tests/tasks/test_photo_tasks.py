@@ -16,8 +16,8 @@ from PIL import Image
 from published_layouts import REAL_ROOT
 
 from evenhand import tasks
-from evenhand.report.tables.bootstrap import read_truth
-from evenhand.report.tables.facts import _from_data
+from evenhand.report.compare import read_truth
+from evenhand.report.tables import facts_of_data
 from evenhand.tasks import celeba, datasets
 from evenhand.training.data import training_weights
 
@@ -366,8 +366,8 @@ def test_real_celeba_lists_have_the_known_groups(monkeypatch):
 def test_the_lists_alone_say_what_the_task_has(tmp_path, name):
     MAKERS[name](tmp_path)
     task = tasks.load(f"{name}:size=32", tmp_path)
-    facts = _from_data(f"{name}:size=32", tmp_path)
-    assert facts["n"] == len(task.train) and facts["L"] == task.num_classes
+    facts = facts_of_data(f"{name}:size=32", tmp_path)
+    assert facts["N"] == len(task.train) and facts["L"] == task.num_classes
     assert tuple(facts["shape"]) == tuple(task.train.x[0].shape)
     if task.conflicting:
         share = np.isin(task.train.group, sorted(task.conflicting)).mean()

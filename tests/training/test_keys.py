@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evenhand import Recipe, Task, execute
-from evenhand.bench import records
+from evenhand.bench import pack as records
 from evenhand.training import arithmetic, identity, plugins
 from evenhand.training import run as run_module
 from evenhand.training.arithmetic import Arithmetic, resolve

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from evenhand.bench import results
 from evenhand.bench.plan import Planned, Waves, locate
-from evenhand.bench.select import gather
 from evenhand.bench.work import Outcome, Place, load
 from evenhand.training.record import Record, is_finished
 from evenhand.training.store import claim, claimed, write_json
@@ -78,7 +78,7 @@ class Agenda:
                 continue
             if len(done) < len(erm):
                 self.notes.append(f"{spec}: erm is selected from {len(done)} of its {len(erm)} runs")
-            self.add(wave.second(gather(done, wave.task.name).pair))
+            self.add(wave.second(results.inherited_pair(results.frame(done))))
 
     def next(self) -> Entry | None:
         """The first run that waits and that nobody else, here or on another machine, is doing."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from evenhand import tasks
-from evenhand.bench.grids import parse, task_module
+from evenhand.bench.grid import parse, task_file
 from evenhand.bench.plan import Planned
-from evenhand.training.plugins import keywords
 
 FIGURES = {
     "validation": "accuracy of aligned and conflicting validation samples by epoch (figure 2)",
@@ -73,8 +72,8 @@ def swept(task: str) -> list[str]:
     'cmnist:palette=hues,p=0.5'
     """
     name, options = tasks.parse(task)
-    module = task_module(name)
-    default = keywords(module.load).get("p") if module is not None else None
+    found = task_file(name)
+    default = found.options.get("p") if found is not None else None
     if default is None:
         raise ValueError(f"{task} has no strength p to vary; use even_odd, cmnist, digits_even_odd or digits")
     specs = []
@@ -90,8 +89,8 @@ def swept(task: str) -> list[str]:
 def base(spec: str) -> tuple[tuple[str, frozenset[tuple[str, str]]], float | None]:
     """A task without its p, and its p: what runs of one sweep have in common, and what sets them apart."""
     name, options = parse(spec)
-    module = task_module(name)
-    default = keywords(module.load).get("p") if module is not None else None
+    found = task_file(name)
+    default = found.options.get("p") if found is not None else None
     options = dict(options)
     p = options.pop("p", None)
     strength = float(p) if p is not None else None if default is None else float(default)

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from evenhand import tasks
-from evenhand.bench.grids import PAIR, combinations, grid_of, named
+from evenhand.bench.grid import PAIR, combinations, grid_of, named
 from evenhand.training import plugins
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Any
 
 from evenhand.bench.agenda import Agenda
 from evenhand.bench.plan import PAPER, method_module
-from evenhand.bench.result import Result, result
-from evenhand.bench.select import gather, task_names
+from evenhand.bench.results import Result, frame, methods, result
 from evenhand.bench.show import progress
 from evenhand.bench.work import load
 from evenhand.training.record import Record
@@ -34,10 +33,9 @@ class Row:
 def results(records: Sequence[Record]) -> list[Row]:
     """One row for every task and method that has records."""
     return [
-        _row(name, result(bench, method))
-        for name in task_names(records)
-        for bench in [gather(records, name)]
-        for method in sorted(bench.methods, key=lambda method: PAPER.index(method) if method in PAPER else 99)
+        _row(str(name), result(rows, method))
+        for name, rows in frame(records).groupby("task")
+        for method in sorted(methods(rows), key=lambda method: PAPER.index(method) if method in PAPER else 99)
     ]
 
 
@@ -45,8 +43,8 @@ def _row(task: str, found: Result) -> Row:
     return Row(
         task=task,
         method=found.method,
-        selected=found.selected.name,
-        seeds=len(found.seeds),
+        selected=found.rows.candidate.iloc[0],
+        seeds=len(found.rows),
         wga=found.wga.mean,
         wga_deviation=found.wga.deviation,
         # Where the selected one has no WGA, PoU is that of another candidate, which only a table can say.

@@ -11,14 +11,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenhand.cli.common import MOST_SEED, Data, Device, Json, Limit, Quiet, Runs, Verbose, app, console, say
+from evenhand.cli.common import (
+    MOST_SEED,
+    RESULTS,
+    TRAIN,
+    Data,
+    Device,
+    Json,
+    Limit,
+    Quiet,
+    Runs,
+    Verbose,
+    app,
+    console,
+    say,
+)
 
 if TYPE_CHECKING:
     from evenhand.bench.agenda import Agenda
     from evenhand.bench.work import Place
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def bench(
     tasks: Annotated[
         list[str] | None,
@@ -65,9 +79,10 @@ def bench(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Search every method's grid with every seed, and select fairly. Called again, it does what is missing.
+    """Search every method's grid with every seed, and select fairly.
 
-    Exit code 1: some runs failed; their folders hold failure.json, and the same command tries them again.
+    Repeat the command to do what is missing. Exit code 1: some runs failed. Their folders hold
+    failure.json, and the same command tries them again.
     """
     from evenhand.bench import show, summary
     from evenhand.bench.launch import launch
@@ -115,9 +130,10 @@ def bench(
         content = {"results": summary.as_json(rows), "failed": failed, "left": agenda.left()}
         typer.echo(json.dumps({**content, "notes": agenda.notes}, indent=1))
     elif no_search and records:
-        from evenhand.report import formats, tables
+        from evenhand.bench.results import frame
+        from evenhand.report import render, tables
 
-        for part in formats.terminal(tables.make("compare", records, root=data)):
+        for part in render.terminal(tables.make("compare", frame(records), root=data), 120):
             _print_table(part)
     else:
         _print_table(summary.results_table(rows))
@@ -220,13 +236,13 @@ def _say_what_is_missing(agenda: Agenda, runs: Path) -> None:
         say(f"evenhand: failed: {entry.planned.words()}: {entry.error} ({where})", err=True)
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def pack(
     runs: Runs = Path("runs"),
     out: Annotated[Path, typer.Option("--out", "-o", help="The .zip file to write.")] = Path("records.zip"),
 ) -> None:
-    """Write what tables, figures and pages need of all finished runs into one small file."""
-    from evenhand.bench import records
+    """Pack the records of all finished runs into one small file."""
+    from evenhand.bench import pack as records
 
     if out.suffix != ".zip":  # by which `load` knows it again
         raise ValueError(f"a packed file must end with .zip, got {str(out)!r}; try {out.with_suffix('.zip')}")
@@ -235,13 +251,13 @@ def pack(
     say(f"{len(found)} runs in {out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def unpack(
     file: Annotated[Path, typer.Argument(help="A file that `evenhand pack` wrote.")],
     runs: Runs = Path("runs"),
 ) -> None:
-    """Put packed runs into a runs folder, so that a bench goes on from there; what is there is kept."""
-    from evenhand.bench import records
+    """Add packed runs to a runs folder, so that a bench continues from them."""
+    from evenhand.bench import pack as records
 
     added, kept = records.unpack(file, runs)
     say(f"{added} runs added to {runs}, {kept} were there")

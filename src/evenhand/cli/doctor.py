@@ -1,4 +1,4 @@
-"""The `doctor` command: what is installed and found here, and what would go wrong."""
+"""The `doctor` command: what is installed and found here, what is missing, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,70 +9,79 @@ import platform
 import re
 import shutil
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
-from evenhand.cli.common import Json, Runs, app, say
+from evenhand.cli.common import START, Json, Runs, app, console, say
 
-NEEDED = (
-    "torch",
-    "numpy",
-    "scikit-learn",
-    "safetensors",
-    "typer",
-    "rich",
-    "jinja2",
-    "matplotlib",
-    "platformdirs",
-)
-EXTRAS = {
-    "vision": ("torchvision", "pillow"),
-    "table": ("pandas", "pyarrow"),
-    "boosting": ("lightgbm", "xgboost"),
-    "lightning": ("lightning",),
-    "transformers": ("transformers", "accelerate"),
-    "ray": ("ray",),
-}
-LITTLE_DISK, LITTLE_MEMORY = 1 << 30, 2 << 30  # bytes below which a person should know
+LITTLE_DISK, LITTLE_MEMORY = 1 << 30, 2 << 30  # bytes below which the user should know
+MARKS = {"ok": "✓", "missing": "○", "problem": "✗"}
+VARIABLES = ("EVENHAND_DATA", "EVENHAND_CACHE", "EVENHAND_WEIGHTS", "OMP_NUM_THREADS")
 
 
-@dataclass
-class Findings:
-    """Facts by heading, what fails for certain, and what only may."""
+@dataclass(frozen=True)
+class Check:
+    """One line of the answer: what was looked at, what was found, and what to do where something lacks."""
 
-    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)  # something would fail: exit code 1
-    notes: list[str] = field(default_factory=list)  # something is absent that some commands need
+    what: str
+    found: str
+    remedy: str = ""
+    state: Literal["ok", "missing", "problem"] = "ok"  # a problem makes commands fail: exit code 1
 
 
-@app.command()
+def problem(what: str, found: str, remedy: str) -> Check:
+    return Check(what, found, remedy, "problem")
+
+
+def missing(what: str, found: str, remedy: str) -> Check:
+    return Check(what, found, remedy, "missing")
+
+
+@app.command(rich_help_panel=START)
 def doctor(
-    data: Annotated[Path | None, typer.Option(help="The folder that holds the datasets.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the datasets.")] = None,
     runs: Runs = Path("runs"),
     json_: Json = False,
 ) -> None:
-    """Say what is installed and found here, and what would go wrong. Exit code 1: something would fail."""
-    found = examine(data, runs)
+    """Check the installation: what is missing, and what to do about it.
+
+    Exit code 1: a command would fail.
+    """
+    import evenhand
+
+    found, versions = examine(data, runs), package_versions()
+    failing = sum(check.state == "problem" for check in found)
     if json_:
-        content = {**found.facts, "problems": found.problems, "notes": found.notes, "ok": not found.problems}
-        typer.echo(json.dumps(content, indent=1, default=str))
-    else:
-        _print(found)
-    raise typer.Exit(1 if found.problems else 0)
+        content = {
+            "versions": {"evenhand": evenhand.__version__, "python": platform.python_version(), **versions},
+            "environment": {name: os.environ.get(name) for name in VARIABLES},
+            "checks": [asdict(check) for check in found],
+            "ok": not failing,
+        }
+        typer.echo(json.dumps(content, indent=1))
+        raise typer.Exit(1 if failing else 0)
+    from rich.table import Table
+
+    lines = Table.grid(padding=(0, 2))
+    for check in found:
+        remedy = f" → {check.remedy}" if check.remedy else ""
+        lines.add_row(MARKS[check.state], check.what, check.found + remedy)
+    python = platform.python_version()
+    say(f"evenhand {evenhand.__version__}, Python {python}, torch {versions['torch'] or 'not installed'}\n")
+    console().print(lines)
+    answer = f"{failing} of these would make a command fail (✗)." if failing else "Nothing would fail."
+    optional = any(check.state == "missing" for check in found)
+    say(f"\n{answer}{' Lines with ○ matter only if you need them.' if optional else ''}")
+    raise typer.Exit(1 if failing else 0)
 
 
-def examine(data: Path | None = None, runs: Path = Path("runs")) -> Findings:
-    """Look at everything; nothing is fetched, and nothing written but a file that is gone at once."""
-    found = Findings()
-    _versions(found)
-    _devices(found)
-    _folders(found, runs)
-    _data(found, data)
-    _settings(found)
-    return found
+def examine(data: Path | None = None, runs: Path = Path("runs")) -> list[Check]:
+    """Run all checks. Nothing is downloaded, and nothing is written but a file that is removed at once."""
+    return [*_packages(), *_devices(), *_folders(runs), *_data(data), *_environment()]
 
 
 def _version(package: str) -> str | None:
@@ -82,95 +91,89 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _versions(found: Findings) -> None:
-    import evenhand
+def _required() -> dict[str, list[str]]:
+    """The packages that evenhand needs, by the extra that needs them; "" for those it always needs."""
+    found: dict[str, list[str]] = {"": []}
+    for line in importlib.metadata.requires("evenhand") or ():
+        name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        if name and name[0] != "evenhand" and not (extra and extra[1] in ("all", "dev", "docs")):
+            found.setdefault(extra[1] if extra else "", []).append(name[0])
+    return found
 
-    versions: dict[str, Any] = {"evenhand": evenhand.__version__, "python": platform.python_version()}
-    found.facts["versions"] = versions
-    for package in NEEDED:
-        versions[package] = _version(package)
-        if versions[package] is None:
-            found.problems.append(f"{package} is missing; pip install --upgrade evenhand")
+
+def package_versions() -> dict[str, str | None]:
+    """The version of every package that evenhand can use; None where it is not installed."""
+    return {name: _version(name) for packages in _required().values() for name in packages}
+
+
+def _packages() -> Iterator[Check]:
+    versions = package_versions()
+    always, *extras = _required().items()
+    absent = {extra: [name for name in names if versions[name] is None] for extra, names in (always, *extras)}
+    if absent[""]:
+        yield problem("packages", f"{', '.join(absent[''])} not installed", "pip install --upgrade evenhand")
+    else:
+        yield Check("packages", f"all {len(always[1])} that evenhand needs")
     if not (3, 11) <= sys.version_info[:2] <= (3, 12):
-        found.notes.append(f"Python {platform.python_version()} is not tested; use 3.11 or 3.12")
-    for extra, packages in EXTRAS.items():
-        for package in packages:
-            versions[package] = _version(package)
-        absent = [package for package in packages if versions[package] is None]
-        if absent:
-            found.notes.append(
-                f"{' and '.join(absent)} not installed; pip install 'evenhand[{extra}]' if needed"
+        yield missing("Python", f"{platform.python_version()} is not tested", "use 3.11 or 3.12")
+    if there := [extra for extra, _ in extras if not absent[extra]]:
+        yield Check("extras", ", ".join(there))
+    for extra, _ in extras:
+        if absent[extra]:
+            remedy = f"pip install 'evenhand[{extra}]'"
+            yield missing("extras", f"{' and '.join(absent[extra])} not installed", remedy)
+    # torchvision is built for one version of torch. With another one, its import or its operators fail.
+    for line in (importlib.metadata.requires("torchvision") or ()) if versions["torchvision"] else ():
+        wanted, torch = re.match(r"torch\s*\(?==\s*([\d.]+)", line), versions["torch"]
+        if wanted and torch and torch.split("+")[0] != wanted[1]:
+            made_for = (
+                f"{versions['torchvision']} is made for torch {wanted[1]}, but torch {torch} is installed"
             )
-    _check_torchvision(found, versions)
+            yield problem("torchvision", made_for, "pip install torch torchvision")
 
 
-def _check_torchvision(found: Findings, versions: dict[str, Any]) -> None:
-    """torchvision is built for one version of torch; with another, its import fails or its operators do."""
-    if versions["torchvision"] is None or versions["torch"] is None:
-        return
-    for line in importlib.metadata.requires("torchvision") or ():
-        wanted = re.match(r"torch\s*\(?==\s*([\d.]+)", line)
-        if wanted and versions["torch"].split("+")[0] != wanted.group(1):
-            found.problems.append(
-                f"torchvision {versions['torchvision']} is made for torch {wanted.group(1)}, but torch "
-                f"{versions['torch']} is installed; install both at once: pip install torch torchvision"
-            )
-
-
-def _devices(found: Findings) -> None:
+def _devices() -> Iterator[Check]:
     try:
         import torch
     except (ImportError, OSError) as error:
-        found.problems.append(f"torch cannot be loaded: {error}; install it again")
+        yield problem("torch", f"cannot be imported: {error}", "install it again")
         return
-    free = _free_memory()
-    devices: dict[str, Any] = {
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads of torch": torch.get_num_threads(),
-        "free memory": None if free is None else _size(free),
-        "gpus": [],
-    }
-    found.facts["devices"] = devices
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    free, gpus = _free_memory(), []
+    for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        left, total = torch.cuda.mem_get_info(number)
+        gpus.append(f"{torch.cuda.get_device_name(number)}, {_size(left)} of {_size(total)} free")
+    memory = "" if free is None else f", {_size(free)} of memory free"
+    yield Check("devices", f"{cpus} CPUs{memory}; {'; '.join(gpus) or 'no GPU'}")
     if free is not None and free < LITTLE_MEMORY:
-        found.notes.append(f"only {_size(free)} of memory are free; large image tasks may not fit")
-    if torch.cuda.is_available():
-        for number in range(torch.cuda.device_count()):
-            left, total = torch.cuda.mem_get_info(number)
-            name = f"{torch.cuda.get_device_name(number)}, {_size(left)} of {_size(total)} free"
-            devices["gpus"].append(name)
-        devices["bf16"] = torch.cuda.is_bf16_supported()
-    elif torch.version.cuda and shutil.which("nvidia-smi"):
-        found.problems.append(
-            f"torch is built for CUDA {torch.version.cuda} and there is a driver, but torch sees no GPU; "
-            "update the driver, or install a torch for its version"
-        )
+        yield missing("memory", f"only {_size(free)} free", "large image tasks may need more")
+    if not gpus and torch.version.cuda and shutil.which("nvidia-smi"):
+        built = f"torch is built for CUDA {torch.version.cuda} and there is a driver, but torch sees no GPU"
+        yield problem("GPU", built, "update the driver, or install a torch that fits it")
 
 
-def _folders(found: Findings, runs: Path) -> None:
+def _folders(runs: Path) -> Iterator[Check]:
     from evenhand.tasks import cache_root
 
-    places = {"runs": runs.absolute(), "cache": cache_root().absolute()}
-    found.facts["folders"] = {}
-    for name, place in places.items():
+    for name, place, option in (
+        ("runs folder", runs.absolute(), "--runs"),
+        ("cache folder", cache_root().absolute(), "$EVENHAND_CACHE"),
+    ):
         standing = next(each for each in (place, *place.parents) if each.exists())
-        free = shutil.disk_usage(standing).free
-        found.facts["folders"][name] = (
-            f"{place} ({'there' if place == standing else 'not yet there'}, {_size(free)} free)"
-        )
-        change = "name another with --runs" if name == "runs" else "name another with $EVENHAND_CACHE"
+        free, change = shutil.disk_usage(standing).free, f"choose another with {option}"
         if not standing.is_dir():
-            found.problems.append(f"the {name} folder {place} cannot be made: {standing} is a file; {change}")
+            yield problem(name, f"{place} cannot be made: {standing} is a file", change)
         elif not _writable(standing):
-            found.problems.append(f"the {name} folder {place} cannot be written to; {change}")
+            yield problem(name, f"{place} is not writable", change)
         elif free < LITTLE_DISK:
-            problem = (
-                f"only {_size(free)} are free where the {name} folder is, {place}; free some or {change}"
-            )
-            (found.problems if free < LITTLE_DISK // 10 else found.notes).append(problem)
+            lacking = problem if free < LITTLE_DISK // 10 else missing
+            yield lacking(name, f"only {_size(free)} free in {place}", f"free some space or {change}")
+        else:
+            yield Check(name, f"{place}, {_size(free)} free")
 
 
 def _writable(folder: Path) -> bool:
-    """Whether a file can be made there; permissions alone do not tell of a read-only file system."""
+    """Whether a file can be made in a folder. Permissions alone do not show a read-only file system."""
     probe = folder / f".evenhand-doctor-{os.getpid()}"
     try:
         probe.touch()
@@ -180,48 +183,37 @@ def _writable(folder: Path) -> bool:
     return True
 
 
-def _data(found: Findings, data: Path | None) -> None:
+def _data(data: Path | None) -> Iterator[Check]:
     from evenhand.tasks import data_root
     from evenhand.tasks.datasets import data_list
 
     named = "--data" if data is not None else "$EVENHAND_DATA" if os.environ.get("EVENHAND_DATA") else ""
     root = data_root(data)
-    found.facts["data"] = {"folder": f"{root} ({named or 'the default; $EVENHAND_DATA is not set'})"}
     if named and not root.is_dir():
-        found.problems.append(f"{named} names {root}, which is not a folder; make it or name another")
+        yield problem("data", f"{named} names {root}, which is not a folder", "make it or name another")
     try:
-        for line in data_list(root):
-            found.facts["data"][line.task] = "there" if line.present else f"missing: {', '.join(line.absent)}"
+        lines = data_list(root)
     except (ImportError, OSError) as error:
-        found.problems.append(f"the data cannot be looked through: {error}")
+        yield problem("data", f"cannot be listed: {error}", f"check the folder {root}")
         return
-    absent = [task for task, state in found.facts["data"].items() if str(state).startswith("missing")]
+    there, absent = (", ".join(line.task for line in lines if line.present is here) for here in (True, False))
+    yield Check("data", f"{there} ready, in {root}{'' if named else ' ($EVENHAND_DATA is not set)'}")
     if absent:
-        found.notes.append(f"no data for {', '.join(absent)}; evenhand data fetch TASK gets them or says how")
+        yield missing("data", f"none for {absent}", "evenhand data fetch TASK")
 
 
-def _settings(found: Findings) -> None:
-    names = (
-        "EVENHAND_DATA",
-        "EVENHAND_CACHE",
-        "EVENHAND_WEIGHTS",
-        "OMP_NUM_THREADS",
-        "PYTHONDONTWRITEBYTECODE",
-    )
-    found.facts["environment"] = {name: os.environ.get(name) for name in names}
+def _environment() -> Iterator[Check]:
     weights = os.environ.get("EVENHAND_WEIGHTS")
     if weights and not Path(weights).exists():
-        found.problems.append(
-            f"$EVENHAND_WEIGHTS names {weights}, which is not there; unset it or name another"
+        yield problem(
+            "weights", f"$EVENHAND_WEIGHTS names {weights}, which is not there", "unset it or change it"
         )
     if os.environ.get("PYTHONDONTWRITEBYTECODE"):
-        found.notes.append(
-            "$PYTHONDONTWRITEBYTECODE makes every start slow: torch is compiled anew; unset it"
-        )
+        yield missing("environment", "$PYTHONDONTWRITEBYTECODE makes every start slow", "unset it")
 
 
 def _free_memory() -> int | None:
-    """Bytes that a program can have without swapping."""
+    """Bytes that a program can use without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
@@ -231,24 +223,3 @@ def _free_memory() -> int | None:
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB"
-
-
-def _print(found: Findings) -> None:
-    for heading, facts in found.facts.items():
-        say(heading)
-        for name, value in facts.items():
-            text = (
-                ", ".join(value) or "none"
-                if isinstance(value, list)
-                else "–"
-                if value is None
-                else str(value)
-            )
-            say(f"  {name:24} {text}")
-    for title, lines in (("Notes:", found.notes), ("What would go wrong:", found.problems)):
-        if lines:
-            say(f"\n{title}")
-            for line in lines:
-                say(f"  {line}")
-    if not found.problems:
-        say("\nNothing would go wrong.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenhand.cli.common import Data, Verbose, app, console, say
+from evenhand.cli.common import RESULTS, Data, Verbose, app, console, say
 
 if TYPE_CHECKING:
     from evenhand.training.record import Record
@@ -22,10 +22,10 @@ Tasks = Annotated[
     list[str] | None, typer.Option("--task", help="Only this task; may be given several times.")
 ]
 HERE = [Path("runs")]
-ENDINGS = {".md": "md", ".csv": "csv", ".tex": "latex", ".json": "json"}  # of a table's file
+ENDINGS = {".md": "md", ".csv": "csv", ".tex": "latex", ".json": "json", ".html": "html"}  # of a table's file
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def table(
     name: Annotated[str, typer.Argument(help="1, 2, datasets, methods, selected, cost or compare.")],
     runs: Sources = HERE,
@@ -41,20 +41,20 @@ def table(
         str | None,
         typer.Option(help="compare: what the others are compared with, such as erm, or a name in the table."),
     ] = None,
-    form: Annotated[str | None, typer.Option("--format", help="md, csv, latex or json.")] = None,
+    form: Annotated[str | None, typer.Option("--format", help="md, csv, latex, json or html.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,
     data: Data = None,
     verbose: Verbose = False,
 ) -> None:
-    """Print one of the paper's tables, made from records: ours beside the paper's own numbers."""
-    from evenhand.bench.select import CRITERIA
-    from evenhand.report import formats, tables
+    """Print one of the paper's tables, with our numbers beside the paper's."""
+    from evenhand.bench import results
+    from evenhand.report import render, tables
 
     tables.check(name)
-    if by is not None and by not in CRITERIA:
-        raise ValueError(f"--by must be one of {', '.join(CRITERIA)}, got {by!r}")
-    if form is not None and form not in formats.FORMATS:
-        raise ValueError(f"--format must be one of {', '.join(formats.FORMATS)}, got {form!r}")
+    if by is not None and by not in results.CRITERIA:
+        raise ValueError(f"--by must be one of {', '.join(results.CRITERIA)}, got {by!r}")
+    if form is not None and form not in render.FORMATS:
+        raise ValueError(f"--format must be one of {', '.join(render.FORMATS)}, got {form!r}")
     if out is not None:
         _file(out, "table.md")
         form = form or _form(out)
@@ -62,20 +62,21 @@ def table(
     records = [] if name == "methods" else _records(runs, optional=optional)
     folders = sorted({*runs, *(record.path.parents[2] for record in records)})  # packed ones lie elsewhere
     failed = tables.failures(folders)
-    made = tables.make(name, records, wanted=task or (), by=by, failed=failed, root=data, against=against)
+    frame = results.frame(records)
+    made = tables.make(name, frame, wanted=task or (), by=by, failed=failed, root=data, against=against)
     if out is not None:
         from evenhand.training.store import write_bytes
 
-        write_bytes(out, formats.write(made, form or "md").encode())
+        write_bytes(out, render.write(made, form or "md").encode())
         say(out)
     elif form is None and sys.stdout.isatty():
-        for part in formats.terminal(made):
+        for part in render.terminal(made, console().width):
             console().print(part)
     else:
-        typer.echo(formats.write(made, form or "md"), nl=False)
+        typer.echo(render.write(made, form or "md"), nl=False)
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def figure(
     name: Annotated[str | None, typer.Argument(help="Which figure; --list shows them.")] = None,
     runs: Sources = HERE,
@@ -89,7 +90,7 @@ def figure(
     list_: Annotated[bool, typer.Option("--list", help="Say which figures there are.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Draw one of the paper's figures from records."""
+    """Draw one of the paper's figures."""
     from evenhand.bench.needs import FIGURES, check
 
     if list_:
@@ -99,14 +100,16 @@ def figure(
     if name is None:
         raise ValueError(f"name a figure: {', '.join(FIGURES)}; --list says what they show")
     check(name)
+    from evenhand.bench import results
     from evenhand.report import plots
 
     file = _file(out or Path(f"{name}.svg"), f"{name}.svg")
     plots.check_form(file)  # before anything is drawn
-    say(plots.save(plots.draw(name, _records(runs), task or ()), file))
+    frame = results.frame(_records(runs))
+    say(plots.save(plots.draw(name, frame, task or ()), file))
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def report(
     folders: Annotated[
         list[Path] | None,
@@ -117,7 +120,7 @@ def report(
     data: Data = None,
     verbose: Verbose = False,
 ) -> None:
-    """Write one self-contained page about runs: what was found, and what it changed."""
+    """Write one self-contained page: what was found, and what it changed."""
     from evenhand.report.page import build, task_loader
     from evenhand.training.record import Record, is_finished
 
@@ -135,7 +138,7 @@ def report(
 
 def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:
     """All finished runs of folders and packed files."""
-    from evenhand.bench.records import load
+    from evenhand.bench.pack import load
 
     for source in sources:
         if not source.exists() and not optional:

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import operator
+import sys
 import zipfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:  # who only reads files of arrays need not load torch
+    import torch
+    from torch import Tensor
 
 _LARGE = (
     1 << 30
 )  # bytes that a small archive may unpack to; a larger one at most a hundred times its own size
 _CHUNK = 1 << 22  # samples worked on at once
-_WHOLE = {
-    *(torch.int64, torch.int32, torch.int16, torch.int8),
-    *(torch.uint64, torch.uint32, torch.uint16, torch.uint8),
-}
-_PROMOTED = (torch.bool, torch.float16, torch.bfloat16, torch.float32)
+
+
+def _is_tensor(values: object) -> bool:
+    """Whether the values are a tensor; none can be where torch has not been loaded."""
+    return "torch" in sys.modules and isinstance(values, sys.modules["torch"].Tensor)
 
 
 def as_numpy(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     """What a caller handed over, as a numpy array in this machine's byte order; copied only if it must be."""
     try:
-        if isinstance(values, Tensor):
-            tensor = values.detach().cpu().resolve_conj().resolve_neg()
-            return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        if _is_tensor(values):
+            tensor: Any = values.detach().cpu().resolve_conj().resolve_neg()  # type: ignore[union-attr]
+            return np.asarray((tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())
         array = np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{name} must be an array, got {type(values).__name__}: {error}") from error
@@ -51,6 +55,7 @@ def as_batch(index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> t
     Batches of any types can be concatenated: torch cannot promote uint16, uint32, uint64 and float8, so these
     are converted here. bool, float16, bfloat16 and float32 losses stay as they are.
     """
+    whole, promoted = _dtypes()
     where, values = _dense(index, "index"), _dense(losses, "losses")
     if values.ndim != 1:
         raise ValueError(
@@ -61,16 +66,29 @@ def as_batch(index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> t
         raise ValueError(
             f"index and losses must be equally long, got {tuple(where.shape)} and {tuple(values.shape)}"
         )
-    if where.dtype not in _WHOLE and len(where):  # an empty list has the type float64
+    if where.dtype not in whole and len(where):  # an empty list has the type float64
         raise ValueError(f"index must hold whole numbers, got {where.dtype}")
-    if not (values.is_floating_point() or values.dtype in _WHOLE or values.dtype == torch.bool):
+    if not (values.is_floating_point() or values.dtype in whole or values.dtype in promoted):
         raise ValueError(f"losses must be real numbers, got {values.dtype}")
-    return where.long(), values.detach() if values.dtype in _PROMOTED else values.detach().float()
+    return where.long(), values.detach() if values.dtype in promoted else values.detach().float()
+
+
+@functools.cache
+def _dtypes() -> tuple[frozenset[torch.dtype], frozenset[torch.dtype]]:
+    """Types of whole numbers, and types of losses that torch can concatenate with others."""
+    import torch
+
+    whole = (torch.int64, torch.int32, torch.int16, torch.int8)
+    unsigned = (torch.uint64, torch.uint32, torch.uint16, torch.uint8)
+    promoted = (torch.bool, torch.float16, torch.bfloat16, torch.float32)
+    return frozenset({*whole, *unsigned}), frozenset(promoted)
 
 
 def _dense(values: Tensor | npt.ArrayLike, name: str) -> Tensor:
     """The values as a tensor that holds each of them, on its own device."""
-    if not isinstance(values, Tensor):
+    import torch
+
+    if not isinstance(values, torch.Tensor):
         return torch.from_numpy(np.array(as_real(values, name)))
     if values.is_meta:
         raise ValueError(f"{name} must have values, got a tensor on the meta device")
@@ -85,7 +103,7 @@ def _dense(values: Tensor | npt.ArrayLike, name: str) -> Tensor:
 def whole_number(value: Any, name: str, *, least: int = 0) -> int:
     """The value as an int. Whole numbers of numpy and torch are taken; truth values are refused."""
     try:
-        if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
+        if isinstance(value, bool) or str(getattr(value, "dtype", None)) == "torch.bool":
             raise TypeError
         number = operator.index(value)
     except TypeError:
@@ -97,6 +115,8 @@ def whole_number(value: Any, name: str, *, least: int = 0) -> int:
 
 def value_device(device: str | torch.device) -> torch.device:
     """A device that can hold values."""
+    import torch
+
     found = torch.device(device)
     if found.type == "meta":
         raise ValueError("device must hold values, got meta; use cpu or cuda")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from evenhand.core.arrays import as_numpy, as_real, as_whole
 
-Array = Tensor | npt.ArrayLike
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = Union["Tensor", npt.ArrayLike]  # torch need not be loaded to compare scores
 
 
 def group_accuracies(predictions: Array, labels: Array, groups: Array) -> dict[Any, float]:

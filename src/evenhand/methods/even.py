@@ -20,6 +20,7 @@ from evenhand.training.run import Run
 
 VERSION = 4
 GRID: dict[str, list[Any]] = {}
+TRAININGS = 2
 COST = 2.0  # the repeated set has at most 2 N samples
 Q = 0.7  # of the generalised cross-entropy, as in the papers that introduced it and used it to seek bias
 EVEN_SPREAD = 0.75  # of the squares of evenly spread numbers, a cut in the middle explains so much

@@ -15,6 +15,7 @@ GRID: dict[str, list[Any]] = {
     "identifier_epochs": [1, 5, 10, 25, 50],
     "upweight": [10, 25, 50, 100, "ratio"],
 }
+TRAININGS = 2
 COST_NOTE = "counted as N samples an epoch; the errors that it repeats come on top"
 
 

@@ -16,6 +16,7 @@ from evenhand.training.saliency import saliency
 
 VERSION = 1
 GRID = {"threshold": [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0]}
+TRAININGS = 2
 COST = 0.05  # saliency maps and one epoch, on top of ERM
 
 

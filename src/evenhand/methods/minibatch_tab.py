@@ -13,6 +13,7 @@ from evenhand.training.run import Run
 
 VERSION = 1
 GRID: dict[str, list[Any]] = {}
+TRAININGS = 2
 COST = 2.0  # the repeated set has at most 2 N samples
 
 

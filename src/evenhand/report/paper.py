@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from evenhand.bench.grids import parse
+from evenhand.bench.grid import parse
 from evenhand.core.metrics import Mean
 
 METHODS = ("gdro", "erm", "lff", "jtt", "masktune", "tab")  # in the order of its Table 1

@@ -20,15 +20,16 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from evenhand import tasks
-from evenhand.tasks import cache_root, data_root, images
+from evenhand.tasks import cache_root, data_root
 from evenhand.training import log, store
-from evenhand.training.data import Task
+
+if TYPE_CHECKING:
+    from evenhand.training.data import Task
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".zip")
 # An archive may unpack to 1 GiB, or to 30 times its own size if that is more.
@@ -369,6 +370,8 @@ def _check(name: str, expected: str, found: str, otherwise: str) -> Check:
 
 
 def _pixels_check(pixels: np.memmap[Any, Any]) -> Check:
+    from evenhand.tasks import images  # loads torch, without which archives can be unpacked
+
     folder = Path(str(pixels.filename)).parent
     damaged = images.damaged_chunks(images.Decoded(pixels, "", folder))
     if damaged:
@@ -405,9 +408,8 @@ def _compare(task: Task, groups: tuple[Group, ...], paper: Paper) -> list[Check]
 def group_table(task: Task) -> tuple[Group, ...]:
     """How many samples each group has in each split; without groups, each class."""
     names = task.group_names or task.class_names
-
     counts = [
-        torch.bincount(split.y if split.group is None else split.group, minlength=len(names)).tolist()
+        np.bincount((split.y if split.group is None else split.group).numpy(), minlength=len(names)).tolist()
         for split in (task.train, task.val, task.test)
     ]
     return tuple(

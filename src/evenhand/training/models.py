@@ -23,7 +23,6 @@ from evenhand.training import log
 OWN = ("cnn", "mlp", "linear")
 AUXILIARY = ("googlenet", "inception_v3")  # give several outputs in training, which no objective here reads
 HEADS = ("fc", "classifier", "head", "heads")  # what models call their last layers
-VISION_NEEDED = "images need torchvision and pillow: pip install 'evenhand[vision]'"
 
 
 def make_model(
@@ -185,7 +184,7 @@ def _torchvision_models() -> Any:
     try:
         return importlib.import_module("torchvision.models")
     except ImportError as error:
-        raise ImportError(VISION_NEEDED) from error
+        raise ImportError("this model needs torchvision: pip install 'evenhand[vision]'") from error
 
 
 def find_weights(name: str, weights: str) -> Path:

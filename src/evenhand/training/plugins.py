@@ -11,22 +11,86 @@ import sys
 import traceback
 import types
 import typing
+from dataclasses import dataclass
 from importlib import resources
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
+
+from evenhand.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a plug-in's file says of itself, known without importing it, and so without torch."""
+
+    summary: str  # the first line of its docstring
+    constants: Any  # a namespace of its names in capitals: GRID, VERSION, RECIPE
+    options: dict[str, Any]  # the keyword-only arguments of its function, with their defaults
+
+
+def describe(package: str, function: str) -> dict[str, str]:
+    """The plug-ins of a package and what each is."""
+    return {name: each.summary for name, each in declared(package, function).items()}
+
+
+def known(package: str, name: str, function: str) -> Declared | None:
+    """What a plug-in that a record names declares; None where it is neither ours nor loaded.
+
+    Records may be anybody's, so nothing is imported for one.
+    """
+    if "." not in name:
+        return declared(package, function).get(name)
+    module = sys.modules.get(name)
+    if module is None:
+        return None
+    return Declared((module.__doc__ or "").split("\n")[0], module, keywords(getattr(module, function)))
 
 
 @functools.cache  # a bench asks for every one of its runs
-def describe(package: str, function: str) -> dict[str, str]:
-    """The plug-ins of a package and what each is, read from their files without importing them."""
+def declared(package: str, function: str) -> dict[str, Declared]:
+    """What every plug-in of a package declares."""
     found = {}
     for file in sorted(resources.files(package).iterdir(), key=lambda file: file.name):
-        if not file.name.endswith(".py") or file.name == "__init__.py":
+        name = file.name.removesuffix(".py")
+        if not file.name.endswith(".py") or name == "__init__":
             continue
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        if any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):
-            found[file.name.removesuffix(".py")] = (ast.get_docstring(tree) or "").split("\n")[0]
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name == function:
+                scope = _Constants(package, tree)
+                values = (scope.value(default) for default in node.args.kw_defaults)
+                options = dict(zip((one.arg for one in node.args.kwonlyargs), values, strict=True))
+                summary = (ast.get_docstring(tree) or "").split("\n")[0]
+                found[name] = Declared(summary, SimpleNamespace(**scope), options)
     return found
+
+
+class _Constants(dict[str, Any]):
+    """The constants of a module of ours: plain values, recipes, and what stands in modules beside it."""
+
+    def __init__(self, package: str, tree: ast.Module) -> None:
+        self._package = package
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Name) and target.id.isupper():
+                    self[target.id] = self.value(getattr(node, "value", None))
+
+    def value(self, expression: ast.expr | None) -> Any:
+        """What an expression of the module stands for; None for what only an import could tell."""
+        if expression is None:
+            return None
+        code = compile(ast.Expression(expression), self._package, "eval")
+        try:
+            return eval(code, {"Recipe": Recipe}, self)
+        except (NameError, AttributeError):
+            return None
+
+    def __missing__(self, name: str) -> SimpleNamespace:
+        file = resources.files(self._package) / f"{name}.py"
+        if not file.is_file():
+            raise KeyError(name)
+        return SimpleNamespace(**_Constants(self._package, ast.parse(file.read_text(encoding="utf-8"))))
 
 
 def load(package: str, name: str, function: str) -> ModuleType:

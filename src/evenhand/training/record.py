@@ -26,10 +26,6 @@ from evenhand.training.store import (
     set_aside,
 )
 
-if TYPE_CHECKING:
-    from evenhand.core.partition import Partition
-
-
 # What the files of a record must hold, so that nothing that a stranger wrote is trusted.
 PART = {"name": str, "count": COUNT, "accuracy": SHARE, "interval": [NUMBER]}
 SHARES = ("wga", "worst_class", "accuracy", "accuracy_weighted", "accuracy_balanced")
@@ -46,6 +42,9 @@ TIMING = {"seconds": NUMBER, "stages": {str: NUMBER}, "unshared": NUMBER}
 EPOCH = {"epoch": int, "loss": NUMBER, "accuracy": NUMBER, "val_accuracy": (None, NUMBER)}
 PER_CHANNEL = {"mean": (None, [NUMBER]), "std": (None, [NUMBER])}
 INPUTS = {"shape": [int], "dtype": str, **PER_CHANNEL, "classes": [str], "own_model": bool}
+
+if TYPE_CHECKING:
+    from evenhand.core.partition import Partition
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,11 @@ class Record:
         Such records are read and shown, but never returned for a new run nor averaged with newer ones.
         """
         return bool(schema_error(self.config, COMPUTED))
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the checksums of what the run has left are known."""
+        return bool(self._manifest["files"])
 
     @property
     def made_with(self) -> dict[str, Any]:
@@ -116,10 +120,11 @@ class Record:
         return self._partition("val_partition.npz")
 
     def _partition(self, name: str) -> Partition | None:
-        from evenhand.core.partition import Partition
+        if not (path := self.file(name)).exists():
+            return None
+        from evenhand.core.partition import Partition  # loads torch, which scores and settings do not need
 
-        path = self.file(name)
-        return Partition.load(path) if path.exists() else None
+        return Partition.load(path)
 
     @cached_property
     def dynamics(self) -> dict[str, Any] | None:

@@ -30,11 +30,12 @@ import made_bench  # noqa: E402
 import published_layouts as layouts  # noqa: E402
 
 from evenhand import Partition, partition  # noqa: E402
-from evenhand.bench import records  # noqa: E402
+from evenhand.bench import pack as records  # noqa: E402
+from evenhand.bench.results import frame  # noqa: E402
 from evenhand.core.history import LossHistory  # noqa: E402
 from evenhand.core.rebalance import rebalance, sample_weights  # noqa: E402
 from evenhand.integrations import files, prediction  # noqa: E402
-from evenhand.report import formats, tables  # noqa: E402
+from evenhand.report import render, tables  # noqa: E402
 from evenhand.tasks import bar, celeba, colour, cub, images, samples, table, waterbirds  # noqa: E402
 from evenhand.training import models, plugins  # noqa: E402
 from evenhand.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
@@ -132,7 +133,7 @@ def _read_metrics(folder: Path) -> object:
     read_metrics(path)
     found = records.load(folder / "runs")
     for name in ("1", "selected", "cost"):
-        formats.write(tables.make(name, found), "md")
+        render.write(tables.make(name, frame(found)), "md")
     return is_finished(path.parent)
 
 

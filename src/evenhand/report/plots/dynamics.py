@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from evenhand.bench.grids import Settings, named
+from evenhand.bench.grid import PAIR, Settings, named
 from evenhand.bench.needs import DYNAMICS
-from evenhand.bench.recipes import pair_of
-from evenhand.bench.select import Bench, gather
+from evenhand.bench.results import Frame, counting, frame, inherited_pair
 from evenhand.report.plots.style import (
     ACCENT,
     GOLD,
@@ -59,40 +57,45 @@ class Dynamics:
         return np.average(both, axis=0, weights=counts)
 
 
-def dynamics(records: Sequence[Record], task: str, clusters: bool = True) -> Dynamics | None:
+def dynamics(runs: Frame, task: str, clusters: bool = True) -> Dynamics | None:
     """The curves of a task's plain training: of runs that did not stop early where there are any.
 
     They are of one recipe, and of ERM's selected learning rate and weight decay where a run has them. Methods
     share that training and leave it where their own rule stops: taken is TAB's for its `clusters`, else that
     with the most epochs.
     """
-    known = [r for r in records if task in (r.config["task"], r.config["spec"]) and _epochs(r)]
+    rows = runs[(runs.task == task) | (runs.spec == task)]
+    known = [record for record in rows.record if _epochs(record)]
     if not known:
         return None
-    bench = gather(records, task)
-    alike = gather([r for r in known if _whole(r)] or known, task)
-    pair = min(
-        map(pair_of, alike.records), key=lambda own: (own != bench.pair, own != alike.pair, named(own))
+    found = frame([record for record in known if _whole(record)] or known)
+    found = found[found.alike].assign(
+        pair=lambda own: own[[*PAIR]].to_dict("records"),
+        curve=lambda own: [_epochs(record) for record in own.record],
+        num_settings=lambda own: own.hyperparameters.map(len),
     )
-    paired = [record for record in alike.records if pair_of(record) == pair]
-    by_method: dict[str, dict[int, Record]] = {}
-    for record in sorted(paired, key=lambda r: (len(r.config["hyperparameters"]), -_epochs(r), str(r.path))):
-        by_method.setdefault(record.method, {}).setdefault(record.seed, record)
+    wanted, usual = inherited_pair(rows), inherited_pair(found)
+    pair = min(found.pair, key=lambda own: (own != wanted, own != usual, named(own)))
+    paired = found[[own == pair for own in found.pair]]
+    ordered = paired.assign(text=paired.path.map(str)).sort_values(
+        ["num_settings", "curve", "text"], ascending=[True, False, True]
+    )
+    by_method = dict(list(ordered.drop_duplicates(["method", "seed"]).groupby("method")))
 
     def rank(name: str) -> tuple[bool, int, bool]:
         own = by_method[name]
-        shown = len(own) * min(map(_epochs, own.values()))  # curves are cut to the shortest
+        shown = len(own) * int(own.curve.min())  # curves are cut to the shortest
         return clusters and name == "tab", shown, name == "erm"
 
-    chosen = by_method[max(sorted(by_method), key=rank)]
-    return _curves([chosen[seed] for seed in sorted(chosen)], _other(bench, pair))
+    chosen = by_method[max(sorted(by_method), key=rank)].sort_values("seed")
+    return _curves(list(chosen.record), _other(rows, pair, wanted))
 
 
-def _other(bench: Bench, pair: Settings) -> str:
+def _other(rows: Frame, pair: Settings, wanted: Settings) -> str:
     """What the caption says of a pair that ERM's selection is not."""
-    if pair == bench.pair or not bench.candidates("erm"):
+    if pair == wanted or counting(rows, "erm").empty:
         return ""
-    return f", with {named(pair)} because no such run has ERM's selected {named(bench.pair)}"
+    return f", with {named(pair)} because no such run has ERM's selected {named(wanted)}"
 
 
 def _curves(ordered: list[Record], other_pair: str) -> Dynamics:

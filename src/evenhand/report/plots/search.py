@@ -13,8 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
-from evenhand.bench.result import mean, result
-from evenhand.bench.select import Bench, Candidate, best, scores, scores_on_test
+from evenhand.bench import results
+from evenhand.bench.grid import title as method_title
+from evenhand.bench.results import Frame, best, counting, result, scores, table_of
 from evenhand.report.plots.style import (
     GOLD,
     INK,
@@ -28,9 +29,8 @@ from evenhand.report.plots.style import (
     new,
     percent_axis,
 )
-from evenhand.report.study import method_title
-from evenhand.report.tables.notes import differences
-from evenhand.report.tables.search import longest_run, search_seconds
+from evenhand.report.render import plain
+from evenhand.report.tables import differences, longest_run, search_seconds, spec_of
 from evenhand.report.words import count
 
 SHOWN = ("erm", "masktune", "lff", "jtt")  # as in the paper
@@ -38,10 +38,11 @@ COSTS = ("erm", "gdro", "tab", "masktune", "lff", "jtt")
 LONG = 12  # candidates, from which on a method gets a row of its own
 
 
-def bars(bench: Bench, method: str) -> dict[str, Any]:
+def bars(rows: Frame, method: str) -> dict[str, Any]:
     """What figure 3 shows of a method: WGA and rank of every candidate, and which ones are selected."""
-    found = bench.candidates(method)
-    wga, accuracy = scores_on_test(found), scores(found, "accuracy")
+    own = counting(rows, method)
+    found = list(own.drop_duplicates("point").settings)
+    wga, accuracy = table_of(own, "test_wga"), scores(own, "accuracy")
     means = np.array([row[np.isfinite(row)].mean() for row in accuracy])
     order = np.argsort(-means, kind="stable")  # the first of equals has the better rank
     ranks = np.empty(len(found), dtype=int)
@@ -53,33 +54,33 @@ def bars(bench: Bench, method: str) -> dict[str, Any]:
         "deviation": [float(row[np.isfinite(row)].std()) for row in wga],
         "ranks": ranks.tolist(),
         "by_accuracy": best(accuracy),
-        "by_wga": best(scores(found, "wga")),
+        "by_wga": best(scores(own, "wga")),
     }
 
 
-def varied(found: Sequence[Candidate]) -> list[str]:
+def varied(found: Sequence[dict[str, Any]]) -> list[str]:
     """The hyperparameters that differ between candidates; all of them, where there is one candidate."""
-    names = list(found[0].settings) if found else []
-    differ = [name for name in names if len({str(each.settings[name]) for each in found}) > 1]
+    names = list(found[0]) if found else []
+    differ = [name for name in names if len({str(each[name]) for each in found}) > 1]
     return names if len(found) == 1 else differ
 
 
-def _label(candidate: Candidate, names: Sequence[str]) -> str:
-    values = [candidate.settings[name] for name in names]
-    return "/".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+def _label(settings: dict[str, Any], names: Sequence[str]) -> str:
+    return "/".join(plain(settings[name]) for name in names)
 
 
-def selection(bench: Bench) -> Drawn:
+def selection(rows: Frame) -> Drawn:
     """Figure 3: the WGA of all candidates with their ranks by validation accuracy."""
-    methods = [name for name in SHOWN if bench.candidates(name)]
-    data = {method: bars(bench, method) for method in methods}
+    spec, known = spec_of(rows), set(results.methods(rows))
+    methods = [name for name in SHOWN if name in known]
+    data = {method: bars(rows, method) for method in methods}
     short = [name for name in methods if len(data[name]["wga"]) < LONG]
-    rows = [row for row in (short, *[[name] for name in methods if name not in short]) if row]
-    figure = Figure(figsize=(WIDTH, 1.95 * len(rows)), layout="constrained")
-    parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
-    lines = {name: mean_wga(bench, name) for name in ("erm", "tab") if bench.candidates(name)}
+    lines_of = [row for row in (short, *[[name] for name in methods if name not in short]) if row]
+    figure = Figure(figsize=(WIDTH, 1.95 * len(lines_of)), layout="constrained")
+    parts = figure.subfigures(len(lines_of), 1, squeeze=False)[:, 0]
+    lines: dict[str, float] = {name: mean_wga(rows, name) for name in ("erm", "tab") if name in known}
     highest = max([*lines.values(), *(max(each["wga"]) for each in data.values())])
-    for part, row in zip(parts, rows, strict=True):
+    for part, row in zip(parts, lines_of, strict=True):
         ratios = [len(data[name]["wga"]) + 2 for name in row]
         axes = part.subplots(1, len(row), squeeze=False, width_ratios=ratios, sharey=True)[0]
         for i, (panel, method) in enumerate(zip(axes, row, strict=True)):
@@ -92,27 +93,32 @@ def selection(bench: Bench) -> Drawn:
             if i == 0:
                 panel.set_ylabel("test WGA")
     parts[0].legend(handles=_legend(lines), loc="outside upper right", ncols=4)
-    said = " ".join(differences(bench))
-    waterbirds = "" if bench.spec.startswith("waterbirds") else " The paper's figure is of Waterbirds."
+    said = " ".join(differences(rows))
+    waterbirds = "" if spec.startswith("waterbirds") else " The paper's figure is of Waterbirds."
     caption = (
-        f"{bench.spec} with {bench.recipe['model']}, mean of {count(len(bench.seeds), 'seed')}. Above each "
+        f"{spec} with {model_of(rows)}, mean of {count(len(results.seeds(rows)), 'seed')}. Above each "
         "bar, its rank by validation accuracy; the crossed bar is selected by it, the starred one by "
-        f"validation WGA.{waterbirds}{_unfinished(bench, SHOWN)} {said}"
+        f"validation WGA.{waterbirds}{_unfinished(rows, SHOWN)} {said}"
     ).strip()
-    title = f"Every hyperparameterisation on {bench.spec}"
+    title = f"Every hyperparameterisation on {spec}"
     return finish("selection", figure, title, caption, {**data, "lines": lines})
 
 
-def _unfinished(bench: Bench, methods: Sequence[str]) -> str:
+def _unfinished(rows: Frame, methods: Sequence[str]) -> str:
     """What of the grids is not there yet."""
-    lacking = {name: len(bench.missing(name)) for name in methods if bench.candidates(name)}
+    lacking = {name: len(results.missing(rows, name)) for name in methods if name in results.methods(rows)}
     parts = [f"{name} lacks {count(number, 'run')}" for name, number in lacking.items() if number]
     return f" Unfinished: {', '.join(parts)}." if parts else ""
 
 
-def mean_wga(bench: Bench, method: str) -> float:
+def mean_wga(rows: Frame, method: str) -> float:
     """The test WGA of what is selected by validation accuracy."""
-    return mean(result(bench, method, "accuracy").selected, "wga").mean
+    return result(rows, method, "accuracy").wga.mean
+
+
+def model_of(rows: Frame) -> str:
+    """The model of the runs that are compared."""
+    return str(rows.recipe[rows.alike].iloc[0]["model"])
 
 
 def _bars(axes: Axes, shown: dict[str, Any], lines: dict[str, float]) -> None:
@@ -148,12 +154,12 @@ def _legend(lines: dict[str, float]) -> list[Any]:
     return handles
 
 
-def cost(bench: Bench) -> Drawn | None:
+def cost(rows: Frame) -> Drawn | None:
     """Figure 5, right: the longest run of each method, and its search in units of TAB's longest run."""
     data: dict[str, dict[str, float | None]] = {}
-    unit = longest_run(bench.candidates("tab"))
+    spec, unit = spec_of(rows), longest_run(counting(rows, "tab"))
     for method in COSTS:
-        found = bench.candidates(method)
+        found = counting(rows, method)
         longest, total = longest_run(found), search_seconds(found)
         if longest is not None and total is not None:
             data[method] = {"longest": longest, "search": total / unit if unit else None}
@@ -175,16 +181,16 @@ def cost(bench: Bench) -> Drawn | None:
         right.yaxis.set_major_formatter(lambda value, _: f"{value:g}×")
         right.axhline(1, color=SOFT, linewidth=0.8)
     caption = (
-        f"{bench.spec} with {bench.recipe['model']}, {count(len(bench.seeds), 'seed')}, "
-        f"{_device(bench)}. Trainings are counted as if no run shared any, as in the paper. There, on "
+        f"{spec} with {model_of(rows)}, {count(len(results.seeds(rows)), 'seed')}, "
+        f"{_device(rows)}. Trainings are counted as if no run shared any, as in the paper. There, on "
         "cMNIST, TAB's longest run took 2.5× ERM's; the searches of MaskTune and JTT 1.14× and 14.8× TAB's "
-        f"longest run.{_unfinished(bench, COSTS)}"
+        f"longest run.{_unfinished(rows, COSTS)}"
     )
-    return finish("cost", figure, f"What training on {bench.spec} costs", caption, data)
+    return finish("cost", figure, f"What training on {spec} costs", caption, data)
 
 
-def _device(bench: Bench) -> str:
-    names = {str(record.config.get("versions", {}).get("device", "")) for record in bench.records}
+def _device(rows: Frame) -> str:
+    names = {str(record.config.get("versions", {}).get("device", "")) for record in rows.record[rows.alike]}
     return " and ".join(sorted(names - {""})) or "device unknown"
 
 

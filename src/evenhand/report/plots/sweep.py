@@ -12,14 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from evenhand.bench.grid import title as method_title
 from evenhand.bench.needs import SWEPT, base
-from evenhand.bench.result import COLLAPSED, Result, result
-from evenhand.bench.select import Bench, gather, task_names
+from evenhand.bench.results import COLLAPSED, Frame, counting, mean, methods, result, seeds
 from evenhand.core.metrics import Mean
 from evenhand.report.plots.style import SOFT, Drawn, colour, finish, legend_above, marker, new, percent_axis
-from evenhand.report.study import method_title
 from evenhand.report.words import count
-from evenhand.training.record import Record
 
 BASELINES = ("erm", "erm_randaug")
 
@@ -29,45 +27,39 @@ class Sweep:
     """One task at several strengths, by increasing p."""
 
     name: str
-    benches: dict[float, Bench]
+    tasks: dict[float, Frame]
 
     def scores(self, method: str, score: str) -> dict[float, Mean]:
-        """p -> mean over seeds of `wga`, `accuracy_weighted` or `accuracy_balanced`."""
-        return {p: getattr(found, score) for p, found in self.results(method).items()}
-
-    def results(self, method: str) -> dict[float, Result]:
-        """p -> what the method's selected candidate reaches."""
-        if method not in self._known:
-            found = {p: bench for p, bench in self.benches.items() if bench.candidates(method)}
-            self._known[method] = {p: result(bench, method) for p, bench in found.items()}
-        return self._known[method]
+        """p -> mean over seeds of `wga`, `accuracy_weighted` or `accuracy_balanced`, as selected."""
+        if (method, score) not in self._known:
+            found = {p: rows for p, rows in self.tasks.items() if not counting(rows, method).empty}
+            self._known[method, score] = {
+                p: mean(result(rows, method).rows[f"test_{score}"]) for p, rows in found.items()
+            }
+        return self._known[method, score]
 
     @cached_property
-    def _known(self) -> dict[str, dict[float, Result]]:
+    def _known(self) -> dict[tuple[str, str], dict[float, Mean]]:
         return {}
 
     @property
     def num_seeds(self) -> int:
-        return max(len(bench.seeds) for bench in self.benches.values())
+        return max(len(seeds(rows)) for rows in self.tasks.values())
 
 
-def sweeps(records: Sequence[Record], wanted: Sequence[str], methods: Sequence[str]) -> list[Sweep]:
+def sweeps(runs: Frame, wanted: Sequence[str], names: Sequence[str]) -> list[Sweep]:
     """The tasks that were run at several strengths with at least one of the methods besides the baselines."""
-    families: dict[Any, dict[float, Bench]] = {}
+    families: dict[Any, dict[float, Frame]] = {}
     only = {base(spec)[0] for spec in wanted}
-    for task in task_names(records):
-        bench = gather(records, task)
-        family, p = base(bench.spec)
-        special = [name for name in methods if name not in BASELINES and bench.candidates(name)]
+    for _, rows in runs.groupby("task"):
+        family, p = base(rows.spec.iloc[0])
+        special = ({*names} - {*BASELINES}) & {*methods(rows)}
         if p is not None and special and (not only or family in only):
-            families.setdefault(family, {})[p] = bench
+            families.setdefault(family, {})[p] = rows
     found = []
-    for (name, options), benches in sorted(
-        families.items(), key=lambda item: (item[0][0], sorted(item[0][1]))
-    ):
+    for (name, options), tasks in sorted(families.items(), key=lambda item: (item[0][0], sorted(item[0][1]))):
         text = ",".join(f"{key}={value}" for key, value in sorted(options))
-        ordered = dict(sorted(benches.items()))
-        found.append(Sweep(f"{name}:{text}" if text else name, ordered))
+        found.append(Sweep(f"{name}:{text}" if text else name, dict(sorted(tasks.items()))))
     return found
 
 
@@ -78,7 +70,7 @@ def correlation(found: Sequence[Sweep]) -> Drawn:
               ("accuracy_balanced", "mean accuracy, balanced"), ("wga", "worst-group accuracy"))  # fmt: skip
     data: dict[str, Any] = {}
     for row, sweep in zip(axes, found, strict=True):
-        strengths = list(sweep.benches)
+        strengths = list(sweep.tasks)
         shown = [name for name in SWEPT["correlation"] if sweep.scores(name, "wga")]
         for panel, (score, title) in zip(row, panels, strict=True):
             for method in shown:
@@ -118,7 +110,7 @@ def comparison(name: str, found: Sequence[Sweep]) -> Drawn:
     for panel, sweep in zip(axes[:, 0], found, strict=True):
         ticks, labels = [], []
         group = 2 * len(methods) + 2.2
-        for i, p in enumerate(sweep.benches):
+        for i, p in enumerate(sweep.tasks):
             for half, score in enumerate(("accuracy_balanced", "wga")):
                 for j, method in enumerate(methods):
                     each = sweep.scores(method, score).get(p)
@@ -158,7 +150,8 @@ def _title(what: str, found: Sequence[Sweep]) -> str:
 
 
 def _caption(found: Sequence[Sweep], methods: Sequence[str]) -> str:
-    models = sorted({str(bench.recipe["model"]) for sweep in found for bench in sweep.benches.values()})
+    recipes = [rows.recipe[rows.alike].iloc[0] for sweep in found for rows in sweep.tasks.values()]
+    models = sorted({str(recipe["model"]) for recipe in recipes})
     parts = [f"{sweep.name}, {count(sweep.num_seeds, 'seed')}" for sweep in found]
     text = f"{'; '.join(parts)}; model {', '.join(models)}. Lines: from the lowest seed to the highest."
     lost = [words for sweep in found for method in methods if (words := _lost(sweep, method))]

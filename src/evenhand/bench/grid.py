@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
+import re
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 from evenhand import tasks
 from evenhand.training import plugins
+from evenhand.training.plugins import Declared
 from evenhand.training.recipe import Recipe
 
 PAIR = ("lr", "weight_decay")  # every method whose grid lacks them inherits ERM's selected ones
@@ -36,14 +36,28 @@ def rule(method: str) -> str:
 
 def is_told_groups(method: str) -> bool:
     """Whether a method sees groups of training or validation samples; of one that is not loaded, no."""
-    return bool(plugins.groups_needed(method_module(method)))
+    found = method_file(method)
+    return bool(found and plugins.groups_needed(found.constants))
+
+
+@functools.cache
+def title(method: str) -> str:
+    """A method's name as its own file writes it: `tab` is TAB, `gdro` G-DRO; a user's own keeps its name.
+
+    >>> title("erm"), title("mine.method")
+    ('ERM', 'mine.method')
+    """
+    line = plugins.describe("evenhand.methods", "train").get(method, "")
+    found = re.split(r"[:,(]", line)[0].strip()
+    return found if found and len(found) <= 20 else method
 
 
 def grid_of(task: str, method: str) -> dict[str, list[Any]] | None:
     """The search space of a method on a task, given as its spec; None where nobody here knows it."""
-    override = getattr(task_module(task), "GRIDS", {}).get(method)
-    own = getattr(method_module(method), "GRID", None)
-    return own if override is None else override
+    found, override = method_file(method), task_file(task)
+    grids: dict[str, dict[str, list[Any]]] = getattr(override and override.constants, "GRIDS", {})
+    own: dict[str, list[Any]] | None = getattr(found and found.constants, "GRID", None)
+    return grids.get(method, own)
 
 
 def combinations(grid: Mapping[str, Sequence[Any]]) -> list[Settings]:
@@ -57,12 +71,9 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[Settings]:
 
 def task_recipe(spec: str) -> Recipe | None:
     """The task's own recipe, the paper's; None for a task that is not here."""
-    return getattr(task_module(spec), "RECIPE", None)
-
-
-def task_module(spec: str) -> ModuleType | None:
-    """The task's module, if it is one of ours or is already loaded."""
-    return _module(parse(spec)[0], "tasks", "load")
+    found = task_file(spec)
+    recipe: Recipe | None = getattr(found and found.constants, "RECIPE", None)
+    return recipe
 
 
 def parse(spec: str) -> tuple[str, dict[str, str]]:
@@ -77,19 +88,11 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
         return spec, {}
 
 
-def method_module(name: str) -> ModuleType | None:
-    """The method's module, if it is one of ours or is already loaded."""
-    return _module(name, "methods", "train")
+def task_file(spec: str) -> Declared | None:
+    """What the task's file declares, if it is one of ours or is already loaded."""
+    return plugins.known("evenhand.tasks", parse(spec)[0], "load")
 
 
-def _module(name: str, package: str, function: str) -> ModuleType | None:
-    """A plug-in named by a record. Records may be anybody's: a dotted path is never imported for one."""
-    if "." in name:
-        return sys.modules.get(name)
-    return _ours(name, f"evenhand.{package}", function)
-
-
-@functools.cache  # asked for every record of a bench
-def _ours(name: str, package: str, function: str) -> ModuleType | None:
-    known = name in plugins.describe(package, function)
-    return plugins.load(package, name, function) if known else None
+def method_file(name: str) -> Declared | None:
+    """What the method's file declares, if it is one of ours or is already loaded."""
+    return plugins.known("evenhand.methods", name, "train")
