@@ -34,12 +34,12 @@ def logits(model: nn.Module, batches: Batches, recipe: Recipe) -> Tensor:
     return sync.gathered(torch.cat(outputs), rows, num_rows)
 
 
-def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor, Tensor]:
-    """Every sample's loss and whether it is classified correctly, (samples,) each on the CPU."""
+def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:
+    """Every sample's loss, whether it is classified correctly, and its outputs; the last on the device."""
     outputs = logits(model, batches, recipe)
     labels = batches.split.y.to(outputs.device)
     losses = F.cross_entropy(outputs, labels, reduction="none")
-    return losses.cpu(), (outputs.argmax(1) == labels).cpu()
+    return losses.cpu(), (outputs.argmax(1) == labels).cpu(), outputs
 
 
 def weighted_mean(correct: Tensor, weight: Tensor | None) -> float:

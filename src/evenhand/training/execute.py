@@ -35,6 +35,7 @@ from evenhand.training.scoring import score
 from evenhand.training.store import check_folder, claim_together, json_bytes, write_bytes, write_json
 
 log = logging.getLogger("evenhand")
+HALF = 65504.0  # the largest float16
 
 
 def execute(
@@ -139,8 +140,9 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     write_bytes(run.path / "predictions.npz", _npz(predictions))
     if run.partition is not None:
         run.partition.save(run.path / "partition.npz")
-        if "erm" in run.stages:  # pseudo-groups by which any candidate can be selected
-            partition(run.stages["erm"].val_losses, task.val.y).save(run.path / "val_partition.npz")
+        erm = run.stages.get("erm")
+        if erm is not None and erm.recorded:  # pseudo-groups by which any candidate can be selected
+            partition(erm.val_losses, task.val.y).save(run.path / "val_partition.npz")
     curves = dynamics(run.stages, run.partition, task)
     if curves is not None:
         write_json(run.path / "dynamics.json", curves)
@@ -162,21 +164,22 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     write_bytes(run.path / "metrics.json", content)  # last: its existence means that the run is complete
 
 
-def _identification(run: Run, task: Task) -> dict[str, float] | None:
+def _identification(run: Run, task: Task) -> dict[str, float | None] | None:
     """How well the method's pseudo-groups match the true ones, where both exist."""
-    if run.partition is None or run.balanced is None or task.train.group is None or not task.conflicting:
+    if run.partition is None or task.train.group is None or not task.conflicting:
         return None
     conflicting = np.isin(task.train.group.numpy(), sorted(task.conflicting))
     return dataclasses.asdict(identification(run.partition.minority, conflicting, run.balanced))
 
 
 def _npz(predictions: dict[str, torch.Tensor]) -> bytes:
-    """Predicted classes and the probability of each, for val and test."""
+    """Predicted classes, the probability of each, and the logits, for val and test."""
     arrays: dict[str, Any] = {}
     for name, outputs in predictions.items():
         confidence, label = outputs.softmax(1).max(1)
         arrays[name] = label.numpy().astype(np.int32)
         arrays[f"{name}_confidence"] = confidence.numpy().astype(np.float16)
+        arrays[f"{name}_logits"] = outputs.clamp(-HALF, HALF).numpy().astype(np.float16)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()

@@ -19,7 +19,8 @@ from evenhand.training.average import Average
 from evenhand.training.batches import Batches, batch_sizes
 from evenhand.training.evaluation import autocast, evaluate, standard_error, weighted_mean
 from evenhand.training.histories import Histories
-from evenhand.training.objective import Objective, Tap
+from evenhand.training.objective import Tap
+from evenhand.training.plan import Plan
 from evenhand.training.progress import Silent
 from evenhand.training.quick import Graphed, allow_kernels, quickest
 from evenhand.training.recipe import Recipe
@@ -38,32 +39,25 @@ class Training:
     def __init__(
         self,
         folder: Path,
+        plan: Plan,
         *,
-        stage: str,
         model: nn.Module,
-        objective: Objective,
         train: Batches,
         val: Batches,
-        draw: Tensor | None,
-        choose: Tensor | None,
-        recipe: Recipe,
-        compute: str,
         seed: int,
-        rules: tuple[str, ...],
         histories: Histories | None,
         progress: Silent,
     ) -> None:
-        self.folder, self.stage, self.recipe, self.seed = folder, stage, recipe, seed
-        self.title = stage  # for who watches
-        self.compute = compute  # as Arithmetic has it
+        recipe = plan.resolved_recipe
+        self.folder, self.plan, self.recipe, self.seed = folder, plan, recipe, seed
         self.train, self.val, self.histories, self.progress = train, val, histories, progress
         self.device = train.source.device
-        self.model, self.objective = sync.normalised_together(model, self.device), objective
+        self.model, self.objective = sync.normalised_together(model, self.device), plan.objective
         self.model.to(self.device)
-        if isinstance(objective, nn.Module):
-            objective.to(self.device)
-        for network in (self.model, objective):
-            allow_kernels(network, compute == "kernels")
+        if isinstance(self.objective, nn.Module):
+            self.objective.to(self.device)
+        for network in (self.model, self.objective):
+            allow_kernels(network, plan.arithmetic.compute == "kernels")
         if self.device.type == "cuda":
             for parameter in self._parameters():
                 if parameter.ndim == 4:
@@ -74,10 +68,10 @@ class Training:
         )
         steps = len(batch_sizes(len(train.split), train.batch_size))
         self.average = Average(self.model, steps) if recipe.average else None
-        self._cumulative = None if draw is None else draw.double().cumsum(0)
+        self._cumulative = None if plan.draw is None else plan.draw.double().cumsum(0)
         self.epoch = 0
         self.log: list[dict[str, Any]] = []
-        self.rules, self.choose = Rules(rules, recipe), choose
+        self.rules = Rules(plan.rules, recipe)
         self.seconds = 0.0
         self._save_cost, self._saved_at = 0.0, -math.inf
 
@@ -166,25 +160,27 @@ class Training:
         for model in dict.fromkeys([self.model, self.handed_over]):
             sync.copy_from_first(model)
         steps = self.recipe.epochs * (len(self.train.split) // self.train.batch_size)
+        own = self.plan.model is not None or self.train.task.make_model is not None
+        known = not own and ":" not in self.recipe.model
         fast = quickest(
             self.model,
             self.recipe,
             self.device,
-            compiled=self.compute == "compiled",
+            compiled=self.plan.arithmetic.compute == "compiled",
             steps=steps,
             resident=self.train.source.resident,
-            known=self.train.task.make_model is None and ":" not in self.recipe.model,
+            known=known,
         )
         self._tap = Tap(self.model, fast, self._full_slice())
-        self.progress.start(
-            self.title, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)
-        )
+        title = self.plan.stage + (", which learned nothing, with other weights" if self.plan.salt else "")
+        self.progress.start(title, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit))
         reason = "interrupted"
         try:
             self._run_epochs(stop, limit)
             early = isinstance(stop, str) and self.epoch < limit
-            kind = "validation" if stop == "val" else "training"
-            reason = f"stopped: {kind} accuracy no longer rises" if early else ""
+            kind = "training accuracy" if stop == "train" else "validation accuracy"
+            kind = "score" if stop == "val" and self.plan.score is not None else kind
+            reason = f"stopped: {kind} no longer rises" if early else ""
         finally:
             if isinstance(fast, Graphed):
                 self._tap = Tap(self.model, self.model, self._full_slice())
@@ -208,7 +204,7 @@ class Training:
         return self.epoch >= self.recipe.epochs
 
     def _one_epoch(self) -> None:
-        number, generator = seed_epoch(self.seed, self.stage, self.epoch, self.device)
+        number, generator = seed_epoch(self.seed, self.plan.stage, self.epoch, self.device)
         order = self._order(np.random.default_rng(number))
         self.model.train()
         if isinstance(self.objective, nn.Module):
@@ -216,7 +212,9 @@ class Training:
         total, hits = torch.zeros(2, dtype=torch.float64, device=self.device)
         sizes = batch_sizes(len(order), self.train.batch_size)
         rows, slices = sync.slices(order, sizes, self.recipe.slices)
-        batches = self.train(rows, generator, [piece.length for piece in slices])
+        steps = self.epoch * len(sizes) + np.cumsum([0, *(piece.last for piece in slices[:-1])])
+        lengths = [piece.length for piece in slices]
+        batches = self.train(rows, generator, lengths, epoch=self.epoch, steps=steps.tolist())
         self.optimizer.zero_grad(set_to_none=True)
         for batch, piece in zip(batches, slices, strict=True):
             self._tap.begin(batch.x)
@@ -261,7 +259,7 @@ class Training:
     def _diverged(self, what: str, epoch: int) -> TrainingDiverged:
         rate = self.optimizer.param_groups[0]["lr"]
         return TrainingDiverged(
-            f"{self.stage}: the {what} is not finite in epoch {epoch}; "
+            f"{self.plan.stage}: the {what} is not finite in epoch {epoch}; "
             f"lower the learning rate (now {rate:g}) or check the inputs"
         )
 
@@ -281,23 +279,33 @@ class Training:
         row["lr"] = self.optimizer.param_groups[0]["lr"]
         due = "val" in self.rules.rules and self.epoch % self.recipe.check_every == 0
         if self.histories is not None or due or self._at_end():
-            losses, correct = evaluate(self.handed_over, self.val, self.recipe)
+            losses, correct, outputs = evaluate(self.handed_over, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
-            if self.choose is not None:
-                row["choice"] = weighted_mean(correct, self.choose)
+            if self.plan.score is not None:
+                row["score"] = self._score(outputs)
+            if self.plan.choose is not None:
+                row["choice"] = weighted_mean(correct, self.plan.choose)
                 row["val_error"] = standard_error(correct, self.val.split.weight)
             if self.histories is not None:
                 self._record(self.histories.val_losses, losses)
                 self._record(self.histories.val_hits, correct)
         if self.histories is not None:
             if self.recipe.clean_losses:
-                losses, _ = evaluate(self.model, self.train.plain(), self.recipe)
+                losses, *_ = evaluate(self.model, self.train.plain(), self.recipe)
                 self._record(self.histories.losses, losses, self.train.split.index)
             self.histories.end_epoch()
         row = ranks.from_first(lambda: row)  # so that all ranks come to the same decisions
         self.scheduler.step(row["loss"])
         self.log.append(row)
         self.progress.epoch(row)
+
+    def _score(self, outputs: Tensor) -> float:
+        """What the method's own function says of the validation samples' outputs."""
+        assert self.plan.score is not None
+        score = float(self.plan.score(outputs.float().cpu(), self.val.split))
+        if not math.isfinite(score):
+            raise ValueError(f"score must give a finite number, got {score} in epoch {self.epoch}")
+        return score
 
     def _full_slice(self) -> int:
         """How many samples this rank computes at a time of a full batch."""
