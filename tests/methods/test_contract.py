@@ -22,7 +22,10 @@ METHODS = list(plugins.describe("evenhand.methods", "train"))
 UNSUPERVISED = [
     name for name in METHODS if not plugins.groups_needed(importlib.import_module(f"evenhand.methods.{name}"))
 ]
-QUICK = {"jtt": {"identifier_epochs": 2, "upweight": 3}}  # nothing but the tests' time depends on it
+QUICK = {
+    "jtt": {"identifier_epochs": 2, "upweight": 3},
+    "eiil": {"steps": 50},
+}  # nothing but the tests' time depends on it
 
 
 def tiny_task(num_classes: int = 2, epochs: int = 3) -> Task:
