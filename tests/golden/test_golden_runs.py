@@ -58,9 +58,8 @@ def test_the_golden_files_are_those_of_the_methods() -> None:
 def test_the_learning_rate_falls_in_a_golden_run_of_every_method() -> None:
     """Else the schedule would not be tested."""
     for method in golden.METHODS:
-        runs = golden.read(method)["runs"]
-        plain = [runs[case.name] for case in golden.cases(method) if case.plain]
-        stages = [stage for run in plain for stage in run["stages"].values()]
+        runs = golden.read(method)["runs"].values()
+        stages = [stage for run in runs for stage in run["stages"].values()]
         assert any(curves["lr"][-1] < curves["lr"][0] for curves in stages), method
 
 

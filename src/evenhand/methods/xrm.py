@@ -1,4 +1,4 @@
-"""XRM (Pezeshki et al., ICML 2024): two nets teach each other their mistakes; what either gets wrong is rare."""
+"""XRM (Pezeshki et al., ICML 2024): twin nets flip labels to their mistakes; both then show who is rare."""
 
 from __future__ import annotations
 
