@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from evenhand.core import ranks
 from evenhand.training import sync
 from evenhand.training.batches import Batches, batch_sizes
+from evenhand.training.models import find_head, head_inputs
 from evenhand.training.recipe import Recipe
 
 
@@ -32,6 +37,29 @@ def logits(model: nn.Module, batches: Batches, recipe: Recipe) -> Tensor:
         with autocast(recipe, batches.source.device):
             outputs.append(model(batch.x).float())
     return sync.gathered(torch.cat(outputs), rows, num_rows)
+
+
+@torch.no_grad()
+def features(model: nn.Module, batches: Batches, recipe: Recipe) -> Iterator[np.ndarray]:
+    """What the model gives to its head for every row, in order and in evaluation mode, a few batches a time.
+
+    (rows, dimensions) float32 each, so that features larger than memory can be written. Ranks share the
+    batches out among them, and all get all features.
+    """
+    model.eval()
+    device, head, start = batches.source.device, None, 0
+    sizes, block = batch_sizes(len(batches.split), batches.batch_size), max(8, ranks.count())
+    for first in range(0, len(sizes), block):
+        part = sizes[first : first + block]
+        own, rows = sync.dealt(part)
+        order, found = torch.arange(start, start + sum(part))[rows], []
+        for batch in batches(order, torch.Generator(device), part[own]):
+            head = head or find_head(model, batch.x)[1]
+            with head_inputs(head) as kept, autocast(recipe, device):
+                model(batch.x)
+            found.append(kept[-1].float())
+        yield sync.gathered(torch.cat(found), rows, sum(part)).cpu().numpy()
+        start += sum(part)
 
 
 def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save as safetensors_bytes
+from torch import nn
 
 import evenhand
 from evenhand.core import ranks
@@ -25,9 +26,12 @@ from evenhand.core.partition import partition
 from evenhand.training import journal, progress, seal
 from evenhand.training.data import Task, as_input
 from evenhand.training.dynamics import dynamics
+from evenhand.training.evaluation import autocast
 from evenhand.training.heap import keep_freed_memory
 from evenhand.training.identity import Identity, identify, join_ranks
+from evenhand.training.models import rebuilt
 from evenhand.training.plugins import groups_needed
+from evenhand.training.quick import allow_kernels
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_whole, set_damage_aside
 from evenhand.training.run import Run
@@ -115,11 +119,17 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     begun = time.monotonic()
     model = identity.module.train(run, **identity.settings)
     seconds = time.monotonic() - begun
-    if not isinstance(model, torch.nn.Module):
+    if not isinstance(model, nn.Module):
         raise TypeError(
             f"train(run, …) of the method {identity.content['method']!r} must return a torch.nn.Module, "
             f"such as run.fit(…).model, got {type(model).__name__}"
         )
+    weights = {
+        name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()
+    }
+    unsaved = getattr(model, "unsaved", "")  # an estimator that only a pickle can hold
+    if not unsaved:
+        _check_rebuilt(run, identity, model, weights)
     predictions = {name: run.predict(model, getattr(task, name)) for name in ("val", "test")}
     if not ranks.first():
         return
@@ -130,13 +140,13 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     }
     config = {**identity.content, "seed": run.seed, "stages": stages, "spec": task.spec}
     config.update(full_recipe=dataclasses.asdict(run.recipe), inputs=_inputs(task))
+    if unsaved:
+        config["unsaved_model"] = unsaved
     if task.test is task.val:
         config["scored_on"] = "validation"  # there is no test set
     write_json(run.path / "config.json", {**config, "versions": _versions(run.device)})
-    weights = {
-        name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()
-    }
-    write_bytes(run.path / "model.safetensors", safetensors_bytes(weights))
+    if not unsaved:
+        write_bytes(run.path / "model.safetensors", safetensors_bytes(weights))
     write_bytes(run.path / "predictions.npz", _npz(predictions))
     if run.partition is not None:
         run.partition.save(run.path / "partition.npz")
@@ -162,6 +172,26 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     content = json_bytes(metrics)
     seal.write(run.path, content, {name: (fit.folder, fit.epochs) for name, fit in run.stages.items()})
     write_bytes(run.path / "metrics.json", content)  # last: its existence means that the run is complete
+
+
+def _check_rebuilt(run: Run, identity: Identity, model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Refuse a model that its record could not give back, because its weights alone do not make it."""
+    batch = next(run.batches(run.val.take(range(min(len(run.val), 64)))))
+    wrong = "the weights in it predict otherwise"
+    try:
+        again = rebuilt(identity.module, run.make_network, weights, run.num_classes)
+        allow_kernels(again, run.arithmetic.compute == "kernels")
+        with torch.no_grad(), autocast(run.recipe, run.device):
+            found, expected = (each.to(run.device).eval()(batch.x).float() for each in (again, model))
+        same = torch.allclose(found, expected, rtol=0.01, atol=0.01, equal_nan=True)
+    except Exception as error:  # a method's own function may raise anything
+        wrong, same = f"{type(error).__name__}: {error}", False
+    if not same:
+        raise ValueError(
+            f"the model of the method {identity.content['method']!r} cannot be rebuilt from its record: "
+            f"{wrong}. If it is not the recipe's network, define rebuild(network, tensors, num_classes) in "
+            "the method's module, which makes an empty model for these tensors; see docs/extending.md"
+        )
 
 
 def _identification(run: Run, task: Task) -> dict[str, float | None] | None:

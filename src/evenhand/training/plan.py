@@ -18,7 +18,7 @@ from evenhand.training.arithmetic import Arithmetic
 from evenhand.training.batches import Transform
 from evenhand.training.data import Split, checksum
 from evenhand.training.histories import Histories
-from evenhand.training.objective import Objective, is_separable
+from evenhand.training.objective import Objective, has_step, is_separable
 from evenhand.training.plugins import definition
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import Damaged
@@ -106,6 +106,7 @@ class Plan:
     environments: Tensor | None
     val: Split | None  # other validation samples than the run's
     model: Factory | None  # makes another network than the recipe's
+    train_only: str | None  # "head": all other weights, and the batch statistics, stay as they are
     stop: str | int
     start: Fit | None
     recipe: Recipe
@@ -125,12 +126,27 @@ class Plan:
         return ("val", "train") if self.shared else (self.stop,) if isinstance(self.stop, str) else ()
 
     @property
+    def has_step(self) -> bool:
+        """Whether the objective updates the weights itself."""
+        return has_step(self.objective)
+
+    @property
+    def weights_only(self) -> bool:
+        """Whether another training's weights are taken at the start, but not its optimiser."""
+        return self.has_step or self.train_only is not None
+
+    @property
     def needs_whole_batches(self) -> str:
         """What does not declare that a batch may be cut, in words; empty where both do."""
+        if self.has_step:
+            return (
+                f"the objective {type(self.objective).__qualname__} has a step of its own for whole batches"
+            )
         used = {"objective": self.objective, "transform": self.transform}
         for kind, each in used.items():
             if each is not None and not is_separable(each):
-                return f"the {kind} {getattr(each, '__qualname__', type(each).__qualname__)}"
+                name = getattr(each, "__qualname__", type(each).__qualname__)
+                return f"the {kind} {name} does not declare that batches may be cut"
         return ""
 
     def is_named(self) -> bool:
@@ -170,6 +186,7 @@ class Plan:
             "val": "" if self.val is None else f"{storage(self.val)} {_scored(self.val)}",
             "model": "" if self.model is None else described(self.model),
             "score": "" if self.score is None else definition(self.score),
+            "train_only": self.train_only,
         }
         return {
             # Options that came later are named only where they are used, so that older keys still hold.

@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from evenhand.training import journal, plugins, progress, sync
 from evenhand.training.arithmetic import num_steps, resolve
 from evenhand.training.batches import Batches, Source, Transform
 from evenhand.training.data import Batch, Split, Task, as_input, checksum, content_of
-from evenhand.training.evaluation import logits
+from evenhand.training.evaluation import features, logits
 from evenhand.training.histories import Histories
 from evenhand.training.identity import trained
 from evenhand.training.loop import Training
@@ -32,6 +32,9 @@ from evenhand.training.quick import allow_kernels
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
 from evenhand.training.store import Damaged, claim_together, is_sealed, keep_curve, load_for_all, write_sealed
+
+if TYPE_CHECKING:
+    from evenhand.training.estimator import EstimatorFit
 
 
 class Run:
@@ -65,11 +68,19 @@ class Run:
         self._show = (show or progress.choose()) if ranks.first() else progress.Silent()
         self._sources: dict[int, Source] = {}
         self._storages: dict[int, tuple[object, str]] = {}
+        self._feature_files: dict[Path, Tensor] = {}
         self._used: dict[Path, tuple[object, ...]] = {}
 
     @property
     def num_classes(self) -> int:
         return self.task.num_classes
+
+    def make_network(self) -> nn.Module:
+        """The recipe's network, or the task's, with weights that are to be replaced."""
+        if self.task.make_model is not None:
+            return self._made(self.task.make_model, 0)
+        shape = tuple(as_input(self.train.x[int(self.train.rows[0])]).shape)
+        return make_model(self.recipe.model, shape=shape, num_classes=self.num_classes)
 
     def make_model(self, salt: int = 0) -> nn.Module:
         """A fresh model; the same initial weights in every stage of a run, others with another salt."""
@@ -101,6 +112,7 @@ class Run:
         environments: Tensor | np.ndarray | None = None,
         val: Split | None = None,
         model: Factory | None = None,
+        train_only: Literal["head"] | None = None,
         stop: str | int = "val",
         start: Fit | None = None,
         recipe: Recipe | None = None,
@@ -120,7 +132,9 @@ class Run:
         - `val`: other validation samples than the run's.
         - `model`: a function without arguments that makes another network than the recipe's.
         - `stop`: "val" or "train", the accuracy whose rise is awaited, or a number of epochs.
-        - `start`: continue from another training's weights and optimiser.
+        - `train_only`: "head" leaves all weights but the last layer's, and the batch statistics, as they are.
+        - `start`: continue from another training's weights and optimiser; with `train_only`, or an objective
+          that has a step of its own, from its weights alone.
         - `record`: keep the loss of every training and validation sample in every epoch.
         - `again`: where nothing was learned, begin again with other weights, twice at most.
 
@@ -132,7 +146,21 @@ class Run:
         if isinstance(stop, str) and stop not in ("val", "train"):
             raise ValueError(f"stop must be 'val', 'train' or a number of epochs, got {stop!r}")
         # The recipe is part of all keys.
-        changes = (split, objective, transform, draw, choose, score, environments, val, model, start)
+        if train_only not in (None, "head"):
+            raise ValueError(f"train_only must be 'head' or None, got {train_only!r}")
+        changes = (
+            split,
+            objective,
+            transform,
+            draw,
+            choose,
+            score,
+            environments,
+            val,
+            model,
+            train_only,
+            start,
+        )
         shared = all(change is None for change in changes)
         rows = self.train.without_groups() if shared else self.train if split is None else split
         factory = model or (None if start is None else start.factory)
@@ -149,6 +177,7 @@ class Run:
             environments=None if environments is None else _environments(environments, len(rows)),
             val=val,
             model=factory,
+            train_only=train_only,
             stop=stop,
             start=start,
             recipe=recipe or self.recipe,
@@ -162,13 +191,11 @@ class Run:
             shared=shared,
             recorded=record or shared,
         )
-        if plan.recorded and val is not None and not _same_samples(val, self.val):
-            raise ValueError(
-                "record keeps the losses of the run's validation samples, but val holds others; give these "
-                "samples, such as features of run.val, or fit without record"
-            )
+        self._check_recorded(plan.recorded, val)
         if plan.needs_whole_batches:
             plan = dataclasses.replace(plan, arithmetic=dataclasses.replace(plan.arithmetic, slices=1))
+        if plan.has_step and plan.arithmetic.compute == "compiled":  # torch does not go back twice through it
+            plan = dataclasses.replace(plan, arithmetic=dataclasses.replace(plan.arithmetic, compute="eager"))
         fit = self._fit(plan)
         while again and start is None and plan.salt < 2 and fit.accuracy <= chance(plan.split.y):
             journal.note("%s: learned nothing, and begins again with other weights", stage)
@@ -178,14 +205,64 @@ class Run:
         self.stages[stage] = fit
         return fit
 
+    def fit_estimator(
+        self,
+        stage: str,
+        estimator: Any,
+        split: Split | None = None,
+        *,
+        sample_weight: Tensor | np.ndarray | None = None,
+        val: Split | None = None,
+        epochs: int | None = None,
+        record: bool = False,
+    ) -> EstimatorFit:
+        """Train a classifier of scikit-learn, LightGBM or XGBoost, or return what an earlier call has left.
+
+        - `estimator`: it is copied; each `random_state` that is None becomes the run's seed.
+        - `split`, `sample_weight` (one per row), `val`: as for `fit`.
+        - `epochs`: points of the history: boosting's rounds, `partial_fit`'s epochs, or stages.
+        - `record`: keep every sample's losses; as in `fit`, a training that nothing changes is recorded.
+
+        The fit's model is a module that gives log probabilities. It can be saved where it is linear, also in
+        a pipeline, or a HistGradientBoostingClassifier. Another one is trained again when a later call asks
+        for its model, and a record keeps its predictions only.
+        """
+        from evenhand.training import estimator as estimators
+
+        estimators.check(estimator, record=record)
+        shared = all(change is None for change in (split, sample_weight, val))
+        weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        rows = self.train if split is None else split
+        if weight is not None and weight.shape != (len(rows),):
+            raise ValueError(
+                f"sample_weight must hold one number for each of the {len(rows)} rows, got {weight.shape}"
+            )
+        self._check_recorded(record, val)
+        plan = estimators.EstimatorPlan(
+            stage=stage,
+            estimator=estimator,
+            split=rows,
+            val=self.val if val is None else val,
+            weight=weight,
+            epochs=epochs,
+            recorded=record or shared,
+            num_classes=self.num_classes,
+            seed=self.seed,
+        )
+        content = {"task": self.task.name, "data": self.task.checksum, **plan.content(self._storage)}
+        if not plan.is_named() or self.val is not self.task.val:
+            content["run"] = self._identity
+        fit = self.stages[stage] = estimators.fit_estimator(self, plan, content)
+        return fit
+
     def predict(self, model: nn.Module, split: Split) -> Tensor:
         """The model's outputs in evaluation mode, (samples, classes) float32 on the CPU."""
-        batches = self._batches(split.without_groups(), self._eval_batch_size(self.recipe))
+        batches = self._batches(split.without_groups(), eval_batch_size(self.recipe))
         return logits(model.to(self.device), batches, self.recipe).cpu()
 
     def batches(self, split: Split) -> Iterator[Batch]:
         """The samples in order, on the device, as the model sees them in evaluation: not augmented."""
-        batches = self._batches(split.without_groups(), self._eval_batch_size(self.recipe))
+        batches = self._batches(split.without_groups(), eval_batch_size(self.recipe))
         return batches(torch.arange(len(split)), torch.Generator(self.device))
 
     def found(
@@ -218,17 +295,63 @@ class Run:
 
     def cached(self, fit: Fit, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         """An array derived from a training, kept in its folder so that it is computed once."""
-        path = fit.folder / f"{name}-at{fit.epochs}.npy"
-        with claim_together(fit.folder):
+
+        def parts() -> Iterator[bytes]:
+            array = compute()
+            return npy_parts(iter([array]), len(array))
+
+        return self._kept(fit.folder / f"{name}-at{fit.epochs}.npy", parts)
+
+    def features(self, source: Fit | nn.Module, split: Split) -> np.ndarray:
+        """What a model gives to its last layer for these samples, (samples, dimensions) float32.
+
+        In evaluation mode, not augmented. Features of a training are kept in its folder, and those of a
+        module in the run's, so that they are computed once. They are memory-mapped.
+        """
+        return self._features(source, split).numpy()
+
+    def feature_split(self, source: Fit | nn.Module, split: Split) -> Split:
+        """The same samples with their features for inputs, so that a last layer can be trained on them."""
+        return dataclasses.replace(
+            split, x=self._features(source, split), rows=torch.arange(len(split)), ready=True
+        )
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _kept(self, path: Path, parts: Callable[[], Iterator[bytes]]) -> np.ndarray:
+        """The array in a file, which is written, from the parts of an .npy file, if it is not there."""
+        with claim_together(path.parent):
             if not ranks.from_first(lambda: is_sealed(path)):
-                buffer = io.BytesIO()
-                np.save(buffer, compute(), allow_pickle=False)
                 if ranks.first():
-                    write_sealed(path, buffer.getvalue())
+                    write_sealed(path, parts())
+                else:
+                    for _ in parts():  # ranks compute together
+                        pass
         array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
         return array
 
-    # -- inside --------------------------------------------------------------------------------------
+    def _features(self, source: Fit | nn.Module, split: Split) -> Tensor:
+        if isinstance(source, Fit):
+            folder, name = source.folder, source.snapshot
+        else:
+            folder, name = self.path / "features", _weights_checksum(source)
+        path = folder / f"features-{name}-{checksum(self._storage(split), split.rows)}.npy"
+        if path not in self._feature_files:
+
+            def parts() -> Iterator[bytes]:
+                model = source.model if isinstance(source, Fit) else source
+                batches = self._batches(split.without_groups(), eval_batch_size(self.recipe))
+                return npy_parts(features(model.to(self.device), batches, self.recipe), len(split))
+
+            self._feature_files[path] = torch.from_numpy(self._kept(path, parts))
+        return self._feature_files[path]
+
+    def _check_recorded(self, recorded: bool, val: Split | None) -> None:
+        if recorded and val is not None and not _same_samples(val, self.val):
+            raise ValueError(
+                "record keeps the losses of the run's validation samples, but val holds others; give these "
+                "samples, such as features of run.val, or fit without record"
+            )
 
     def _model_seed(self, salt: int) -> int:
         return self.seed * 1000 + salt
@@ -247,7 +370,13 @@ class Run:
 
     def _fit(self, plan: Plan) -> Fit:
         folder = self._stage_folder(plan)
-        sync.check_stage(plan.stage, folder.name, plan.needs_whole_batches, plan.recipe.slices)
+        sync.check_stage(
+            plan.stage,
+            folder.name,
+            plan.needs_whole_batches,
+            plan.recipe.slices,
+            separable=not plan.has_step,
+        )
         used = (plan.objective, plan.transform, plan.score, plan.model)
         if self._used.setdefault(folder, used) != used:
             raise ValueError(
@@ -331,13 +460,13 @@ class Run:
                 environments=plan.environments,
                 augment=recipe.augment,
             ),
-            val=self._batches(val, self._eval_batch_size(recipe)),
+            val=self._batches(val, eval_batch_size(recipe)),
             seed=self.seed,
             histories=Histories.open(folder, len(self.train), len(self.val)) if plan.recorded else None,
             progress=self._show,
         )
         if plan.start is not None:
-            training.adopt(plan.start.load()[1])
+            training.adopt(plan.start.load()[1], weights_only=plan.weights_only)
         return training
 
     def _batches(self, split: Split, batch_size: int, **options: Any) -> Batches:
@@ -346,8 +475,28 @@ class Run:
             source = self._sources[id(split.x)] = Source(split.x, self.device)
         return Batches(split, self.task, source, batch_size=batch_size, **options)
 
-    def _eval_batch_size(self, recipe: Recipe) -> int:
-        return max(recipe.batch_size, 256)
+
+def eval_batch_size(recipe: Recipe) -> int:
+    """How many samples are evaluated at a time."""
+    return max(recipe.batch_size, 256)
+
+
+def npy_parts(blocks: Iterator[np.ndarray], num_rows: int) -> Iterator[bytes]:
+    """The bytes of an .npy file that holds these blocks of rows one after another."""
+    for number, block in enumerate(blocks):
+        if number == 0:
+            header = io.BytesIO()
+            kind, shape = np.lib.format.dtype_to_descr(block.dtype), (num_rows, *block.shape[1:])
+            about = {"descr": kind, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(header, about)
+            yield header.getvalue()
+        yield np.ascontiguousarray(block).tobytes()
+
+
+def _weights_checksum(model: nn.Module) -> str:
+    """What tells a model apart: its layers and their weights."""
+    state = {name: value.detach().cpu().float() for name, value in model.state_dict().items()}
+    return checksum(type(model).__qualname__, str(model), *state, *state.values())
 
 
 def _environments(given: Tensor | np.ndarray, num_rows: int) -> Tensor:

@@ -138,18 +138,30 @@ def _parse(payload: bytes) -> dict[str, Any]:
     return state
 
 
-def write_sealed(path: Path, data: bytes) -> None:
+def write_sealed(path: Path, parts: Iterable[bytes]) -> None:
     """Write a file followed by its checksum; who reads the data, as numpy does, need not know of it."""
-    write_bytes(path, data + hashlib.sha256(data).digest())
+
+    def sealed() -> Iterator[bytes]:
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(part)
+            yield part
+        yield digest.digest()
+
+    write_bytes(path, sealed())
 
 
 def is_sealed(path: Path) -> bool:
     """Whether a file is there and holds what `write_sealed` was given; a damaged one is set aside."""
     if not path.exists():
         return False
-    data = memoryview(path.read_bytes())
-    if hashlib.sha256(data[:-32]).digest() == data[-32:]:
-        return True
+    digest, left = hashlib.sha256(), path.stat().st_size - 32
+    with path.open("rb") as file:
+        while left > 0 and (part := file.read(min(left, 1 << 24))):
+            digest.update(part)
+            left -= len(part)
+        if file.read() == digest.digest():
+            return True
     set_aside(path, f"{path} should end with its checksum, but it does not match")
     return False
 
