@@ -9,7 +9,7 @@ import torch
 from by_hand import LN2, batch, close, identity, logits
 
 from evenhand import Recipe, Split
-from evenhand.methods._environments import robust, worst_accuracy
+from evenhand.methods._environments import robust, worst_and_mean
 
 LABELS = [0, 0, 0, 0, 1, 1, 1, 1]
 ENVIRONMENTS = np.array([0, 0, 0, 1, 1, 1, 1, 0])
@@ -48,12 +48,14 @@ def test_env_2_even_draws_keep_cross_entropy() -> None:
 def test_env_3_the_check_is_kept_that_serves_the_worst_inferred_group() -> None:
     given, _ = arguments("even", np.array([0, 1, 1]))
     assert given["recipe"].keep == "best"
-    outputs = torch.tensor([[1.0, 0], [1, 0], [1, 0]])
-    assert given["score"](outputs, Split(torch.zeros(3, 1), torch.tensor([0, 0, 1]))) == 0
+    outputs = torch.tensor(
+        [[1.0, 0], [1, 0], [1, 0]]
+    )  # three groups of one sample, the last of which is wrong
+    assert given["score"](outputs, Split(torch.zeros(3, 1), torch.tensor([0, 0, 1]))) == 0 + 2 / 3
 
 
 def test_env_3_a_group_without_samples_does_not_count() -> None:
     split = Split(torch.zeros(4, 1), torch.tensor([0, 0, 1, 1]))
     outputs = torch.tensor([[1.0, 0], [0, 1], [0, 1], [0, 1]])
-    assert worst_accuracy(outputs, split, group=torch.tensor([0, 0, 3, 3])) == 0.5
-    assert worst_accuracy(outputs, split, group=torch.tensor([1, 3, 1, 1])) == 0
+    assert worst_and_mean(outputs, split, group=torch.tensor([0, 0, 3, 3])) == 0.5 + 0.75
+    assert worst_and_mean(outputs, split, group=torch.tensor([1, 3, 1, 1])) == 0 + 0.5

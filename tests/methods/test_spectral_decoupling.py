@@ -37,6 +37,12 @@ def test_sd_3_only_the_logit_of_the_label_is_penalised() -> None:
     close(loss(strength=0.2, penalty="true_logit"), PLAIN + 0.1 * (1 + 0.25) / 2)
 
 
+def test_sd_4_the_penalty_begins_after_some_steps_and_shrinks_the_whole_loss() -> None:
+    objective = asked(spectral_decoupling, Y, strength=0.2, after=3)["objective"]
+    close(objective(identity, batch(X, Y, step=2)), PLAIN)
+    close(objective(identity, batch(X, Y, step=3)), 0.2 * (PLAIN + ((1 + 4) + (9 + 0.25)) / 2))
+
+
 def test_the_authors_goals_are_those_of_two_classes() -> None:
     expected = PLAIN + 0.05 * ((0.56**2 + 2.44**2) + (0.5**2 + 2.0**2)) / 2
     close(loss(penalty="targets"), expected)

@@ -1,13 +1,21 @@
 """XRM's twins against numbers worked out by hand."""
 
 import math
+from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
-from by_hand import LN2, close
+from by_hand import LN2, FeatureRun, close, linear
+from shortcut import shortcut_task
 from torch import Tensor, nn
 
-from evenhand.methods.xrm import Twins
+from evenhand import Split
+from evenhand.methods import xrm
+from evenhand.methods.xrm import Twins, is_split, mistakes
 from evenhand.training.data import Batch
+from evenhand.training.progress import Silent
+from evenhand.training.run import Run
 
 
 class Second(nn.Module):
@@ -75,3 +83,72 @@ def test_xrm_2_a_flipped_label_is_trained_on(monkeypatch) -> None:
 def test_xrm_2_the_labels_and_the_twin_are_kept_in_checkpoints() -> None:
     twins = Twins(nn.Linear(4, 2), torch.tensor([0, 1]), torch.tensor([1]), 2)
     assert set(twins.state_dict()) == {"twin.weight", "twin.bias", "labels"}
+
+
+def test_xrm_3_a_sample_that_either_twin_gets_wrong_is_in_the_other_environment() -> None:
+    made = FeatureRun(torch.tensor([[1.0], [-1.0], [1.0]]), [1, 1, 0], linear([[0.0], [0.0]], [0.0, 0.0]))
+    up, one = linear([[-1.0], [1.0]], [0.0, 0.0]), linear([[0.0], [0.0]], [0.0, 1.0])
+    assert mistakes(made, (up, up), made.train).tolist() == [0, 1, 1]
+    assert mistakes(made, (one, one), made.train).tolist() == [0, 0, 1]
+    assert mistakes(made, (one, up), made.train).tolist() == [0, 1, 1]
+
+
+def test_xrm_4_every_class_must_have_both_environments() -> None:
+    assert is_split(np.array([0, 1, 1, 0]), torch.tensor([0, 0, 2, 2]))
+    assert not is_split(np.array([0, 1, 1, 1]), torch.tensor([0, 0, 2, 2]))
+
+
+def test_xrm_3_and_4_linear_twins_with_the_rate_that_flips_most_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = shortcut_task(epochs=2)
+    settings = {"seed": 1, "identity": {}, "device": torch.device("cpu"), "show": Silent()}
+    run = Run(task, task.recipe.replace(precision="fp32"), path=tmp_path / "a" / "b" / "c", **settings)
+    fits, asked, fit, found = [], {}, run.fit, {}
+
+    def spy(stage: str, split: Split | None = None, **given: object) -> object:
+        result = fit(stage, split, **given)
+        if stage == "twins":
+            fits.append(result)
+            found[given["recipe"].lr] = (split, given["val"], given["stop"])  # type: ignore[attr-defined]
+        return result
+
+    def robust(run: Run, train: np.ndarray, then: str, val: np.ndarray) -> dict:
+        asked.update(train=train, val=val)
+        return {}
+
+    monkeypatch.setattr(run, "fit", spy)
+    monkeypatch.setattr(xrm, "robust", robust)
+    xrm.train(run, twins="linear", steps=40)
+    assert sorted(found) == [1e-4, 1e-3, 1e-2], "the recipe's rate, ten times it, and a tenth"
+    assert all(stop == 10 for _, _, stop in found.values()), "40 steps of four an epoch"
+    results = []
+    for each in fits:
+        state = each.objective_state
+        other = linear(state["twin.weight"].tolist(), state["twin.bias"].tolist())
+        split, val, _ = found[1e-3]
+        wrong = [mistakes(run, (each.model, other), part) for part in (split, val)]
+        both = is_split(wrong[0], split.y) and is_split(wrong[1], val.y)
+        results.append((both, float((state["labels"] != task.train.y).float().mean()), wrong, each))
+    best = max(results, key=lambda each: each[:2])
+    assert len({each[:2] for each in results}) > 1, "the test could not fail"
+    assert asked["train"].tolist() == best[2][0].tolist() and asked["val"].tolist() == best[2][1].tolist()
+    assert run.stages["twins"].folder == best[3].folder
+    assert run.stages["twins"].seconds == pytest.approx(sum(each.seconds for each in fits))
+
+
+def test_networks_are_twins_where_there_are_no_weights_to_start_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asked(Exception):
+        pass
+
+    def fit(stage: str, split: Split, **given: object) -> object:
+        raise Asked(given["model"])
+
+    made = FeatureRun(torch.zeros(4, 3), [0, 1, 0, 1], linear([[0.0] * 3] * 2, [0.0, 0.0]))
+    made.fit, made.make_model = fit, lambda salt=0: made.network  # type: ignore
+    made.feature_split = lambda network, split: split  # type: ignore[attr-defined]
+    with pytest.raises(Asked, match="None"):
+        xrm.train(made)
+    made.recipe = made.recipe.replace(weights="pretrained")
+    with pytest.raises(Asked, match="zeros"):
+        xrm.train(made)
