@@ -456,7 +456,7 @@ def test_a_step_of_its_own_is_a_plain_loop_with_two_optimisers(tiny: Task, tmp_p
     run = make_run(tiny, tmp_path, tiny.recipe.replace(average=True))
     fit = two(run, stop=2, record=True)
 
-    model = run._made(network, 0)
+    model = run.make(network, 0)
     torch.manual_seed(0)
     objective = Two()
     optimizers = {

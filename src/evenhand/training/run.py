@@ -78,7 +78,7 @@ class Run:
     def make_network(self) -> nn.Module:
         """The recipe's network, or the task's, with weights that are to be replaced."""
         if self.task.make_model is not None:
-            return self._made(self.task.make_model, 0)
+            return self.make(self.task.make_model, 0)
         shape = tuple(as_input(self.train.x[int(self.train.rows[0])]).shape)
         return make_model(self.recipe.model, shape=shape, num_classes=self.num_classes)
 
@@ -86,7 +86,7 @@ class Run:
         """A fresh model; the same initial weights in every stage of a run, others with another salt."""
         recipe = self.recipe
         if self.task.make_model is not None:
-            model = self._made(self.task.make_model, salt)
+            model = self.make(self.task.make_model, salt)
         else:
             shape = tuple(as_input(self.train.x[int(self.train.rows[0])]).shape)
             model = make_model(
@@ -97,6 +97,15 @@ class Run:
                 seed=self._model_seed(salt),
             )
         allow_kernels(model, self.arithmetic.compute == "kernels")
+        return model
+
+    def make(self, factory: Factory, salt: int = 0) -> nn.Module:
+        """What `factory()` makes; its fresh weights are a function of the run's seed and the salt."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(self._model_seed(salt))
+            model = factory()
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"model must make a torch.nn.Module, but it made a {type(model).__name__}")
         return model
 
     def fit(
@@ -356,17 +365,8 @@ class Run:
     def _model_seed(self, salt: int) -> int:
         return self.seed * 1000 + salt
 
-    def _made(self, factory: Factory, salt: int) -> nn.Module:
-        """What a function makes; its fresh weights are a function of the run's seed and the salt."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self._model_seed(salt))
-            model = factory()
-        if not isinstance(model, nn.Module):
-            raise ValueError(f"model must make a torch.nn.Module, but it made a {type(model).__name__}")
-        return model
-
     def _fresh(self, plan: Plan) -> nn.Module:
-        return self.make_model(plan.salt) if plan.model is None else self._made(plan.model, plan.salt)
+        return self.make_model(plan.salt) if plan.model is None else self.make(plan.model, plan.salt)
 
     def _fit(self, plan: Plan) -> Fit:
         folder = self._stage_folder(plan)
