@@ -145,6 +145,7 @@ ENGINE: list[dict[str, Any]] = [
 STEADY: dict[str, dict[str, Any]] = {
     "cvar_dro": {"alpha": 0.5},
     "eiil": {"steps": 200},
+    "george digits": {"cluster": "kmeans"},
     "spectral_decoupling": {"optimizer": "sgd", "lr": 0.1},  # Adam magnifies gradients that are almost zero
 }
 
@@ -170,7 +171,7 @@ class Case:
     @property
     def plain(self) -> bool:
         """Whether the method's switches are as they are by default."""
-        return self.settings == STEADY.get(self.method, {})
+        return self.settings == steady(self.method, self.task)
 
     @property
     def seed(self) -> int:
@@ -225,9 +226,14 @@ def cases(method: str) -> list[Case]:
             Case("even", "photos", world_size=2),  # ranks augment with generators of their own
         ],
     }.get(method, [])
-    steady = STEADY.get(method, {})
-    defaults = [Case(method, "digits", steady), Case(method, "photos", steady)]
-    return [*defaults, *(Case(method, "photos", {**steady, **settings}) for settings in switches), *more]
+    defaults = [Case(method, task, steady(method, task)) for task in ("digits", "photos")]
+    changed = [{**steady(method, "photos"), **settings} for settings in switches]
+    return [*defaults, *(Case(method, "photos", settings) for settings in changed), *more]
+
+
+def steady(method: str, task: str) -> dict[str, Any]:
+    """What the golden runs of a method on a task set besides its switches."""
+    return {**STEADY.get(method, {}), **STEADY.get(f"{method} {task}", {})}
 
 
 def choices(hint: Any) -> tuple[Any, ...]:

@@ -146,12 +146,15 @@ def test_afr_1_unlikely_samples_weigh_more() -> None:
 
 
 def test_afr_2_the_last_layer_goes_on_with_a_pull_and_short_gradients() -> None:
-    made = run()
+    made = FeatureRun(10 * X, Y, linear(*HEAD))
     model = afr.train(made, gamma=3.0, pull=0.7, head_lr=0.5, steps=4, held_out=0.6)
-    rows = slice(4, 10)
-    start, labels = Head(torch.tensor(HEAD[0]), torch.tensor(HEAD[1])), torch.tensor(Y[rows])
-    weights = afr.unlikely(start(X[rows]), labels, gamma=3.0, even_classes=True)
-    expected = descend(start, X[rows], labels, weights, steps=4, lr=0.5, pull=0.7, most=1.0)
+    x, labels = 10 * X[4:], torch.tensor(Y[4:])
+    start = Head(torch.tensor(HEAD[0]), torch.tensor(HEAD[1]))
+    weights = afr.unlikely(start(x), labels, gamma=3.0, even_classes=True)
+    expected, uncut = (
+        descend(start, x, labels, weights, steps=4, lr=0.5, pull=0.7, most=most) for most in (1.0, 99.0)
+    )
+    assert not torch.allclose(expected.weight, uncut.weight), "the test could not fail"
     close(head_of(model).weight, expected.weight)
     close(head_of(model).bias, expected.bias)
     assert made.asked[0]["split"].index.tolist() == [0, 1, 2, 3] and "draw" not in made.asked[0]
