@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from evenhand.tasks import bar
+from evenhand.tasks import bar, pacs
 
 # Where the real datasets are, for the tests that can use them; read before any test changes the environment.
 REAL_ROOT = Path(os.environ.get("EVENHAND_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -101,6 +101,16 @@ def make_bar(root: Path) -> Path:
         for number in range(13):
             part = "train" if number < 10 else "test"
             picture(folder / part / f"{name}_{number}.jpg", 100 * label + number)
+    return folder
+
+
+def make_pacs(root: Path, counts: tuple[int, int, int, int] = (6, 6, 5, 5)) -> Path:
+    """`counts`: images of every object as photo, art_painting, cartoon and sketch."""
+    folder = root / "pacs"
+    for style, count in zip(pacs.STYLES, counts, strict=True):
+        for label, name in enumerate(pacs.OBJECTS):
+            for number in range(count):
+                picture(folder / style / name / f"pic_{number:03d}.jpg", 100 * label + number)
     return folder
 
 

@@ -64,16 +64,14 @@ def test_the_list_says_what_is_here(tmp_path):
     assert "non-commercial research" in text and "0.5 GB" in text
 
 
-@pytest.mark.parametrize("name", ["waterbirds", "celeba", "bar", "cub"])
+@pytest.mark.parametrize("name", ["waterbirds", "celeba", "bar", "pacs", "cub"])
 def test_fetching_what_may_not_be_fetched_says_where_to_put_it(tmp_path, name):
     result = datasets.fetch(name, tmp_path)
     text = "\n".join(result.messages)
     module = tasks.module(name)
     assert not result.present and module.SOURCE.url in text and f"{name}/\n" in text
-    {"waterbirds": layouts.make_waterbirds, "celeba": layouts.make_celeba}.get(name, layouts.make_bar)(
-        tmp_path
-    )
-    if name not in ("cub",):
+    if name != "cub":
+        getattr(layouts, f"make_{name}")(tmp_path)
         assert datasets.fetch(name, tmp_path).present
 
 

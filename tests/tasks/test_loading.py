@@ -22,7 +22,17 @@ DEFAULT_P = plugins.keywords(digits.load)["p"]
 
 
 def test_every_module_with_load_is_a_task_and_says_what_it_is():
-    expected = {"bar", "celeba", "cmnist", "cub", "digits", "digits_even_odd", "even_odd", "waterbirds"}
+    expected = {
+        "bar",
+        "celeba",
+        "cmnist",
+        "cub",
+        "digits",
+        "digits_even_odd",
+        "even_odd",
+        "pacs",
+        "waterbirds",
+    }
     assert expected <= set(tasks.names())
     assert {"colour", "datasets", "images", "samples"}.isdisjoint(tasks.names())
     assert all(tasks.describe().values())
@@ -152,6 +162,12 @@ SETTINGS = {  # epochs, batch size, optimiser, learning rate and weight decay of
     "bar": (200, 194, "sgd", 1e-3, 0.0),
     "cub": (300, 128, "sgd", 1e-2, 1e-4),
 }
+
+
+def test_the_recipe_of_pacs_is_that_of_its_trial():
+    recipe = tasks.module("pacs").RECIPE
+    assert (recipe.model, recipe.weights, recipe.keep) == ("mobilenet_v2", "pretrained", "best")
+    assert (recipe.optimizer, recipe.lr, recipe.batch_size) == ("sgd", 1e-3, 128)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -1,4 +1,4 @@
-"""Waterbirds, CelebA, BAR and CUB from folders in their published layouts, and what can be wrong there."""
+"""Waterbirds, CelebA, BAR, PACS and CUB from folders in their published layouts, and what can be wrong there."""
 
 from __future__ import annotations
 
@@ -18,15 +18,25 @@ from published_layouts import REAL_ROOT
 from evenhand import tasks
 from evenhand.report.compare import read_truth
 from evenhand.report.tables import facts_of_data
-from evenhand.tasks import celeba, datasets
+from evenhand.tasks import celeba, datasets, pacs
 from evenhand.training.data import training_weights
 
 MAKERS = {
     "waterbirds": layouts.make_waterbirds,
     "celeba": layouts.make_celeba,
     "bar": layouts.make_bar,
+    "pacs": layouts.make_pacs,
     "cub": layouts.make_cub,
 }
+
+ALIGNED, TESTED = pacs.ALIGNED, pacs.TESTED
+
+
+@pytest.fixture(autouse=True)
+def small_pacs(monkeypatch):
+    """Few images of PACS, so that a made folder suffices."""
+    monkeypatch.setattr(pacs, "ALIGNED", {0: 20, 3: 24})
+    monkeypatch.setattr(pacs, "TESTED", 4)
 
 
 def load(name, root):
@@ -90,6 +100,60 @@ def test_bar_classes_and_splits(tmp_path):
     assert torch.bincount(torch.cat([task.train.y, task.val.y])).tolist() == [10] * 6
 
 
+def groups_of(listing):
+    return [np.bincount(listing.group[listing.rows(part)], minlength=4).tolist() for part in range(3)]
+
+
+def test_pacs_groups_splits_and_weights(tmp_path):
+    layouts.make_pacs(tmp_path)
+    task = tasks.load("pacs:p=0.8,size=8", tmp_path)
+    splits = (task.train, task.val, task.test)
+    # Of each class a fifth conflicts: 5 drawn others to 20 natural ones, 6 natural animals to 24 drawn ones.
+    assert [torch.bincount(split.group).tolist() for split in splits] == [
+        [20, 5, 6, 24],
+        [5, 1, 2, 6],
+        [4, 4, 4, 4],
+    ]
+    assert task.group_names == ("other, natural", "other, drawn", "animal, natural", "animal, drawn")
+    assert task.conflicting == {1, 2} and task.name == "pacs-p0.8-size8"
+    assert torch.equal(task.test.weight, training_weights(task.train.group, task.test.group, 4))
+    assert task.val.weight is None, "validation has the proportions of training already"
+
+
+def test_pacs_knows_which_objects_are_animals_and_which_styles_are_drawn(tmp_path):
+    layouts.make_pacs(tmp_path)
+    listing = pacs.listing(tmp_path)
+    objects = [file.parent.name for file in listing.files]
+    styles = [file.parent.parent.name for file in listing.files]
+    animals = {"dog", "elephant", "giraffe", "horse"}  # a person is none
+    assert listing.y.tolist() == [int(name in animals) for name in objects]
+    assert listing.attribute.tolist() == [int(style in ("cartoon", "sketch")) for style in styles]
+    assert set(objects) == animals | {"guitar", "house", "person"} and len(set(styles)) == 4
+
+
+def test_a_larger_p_of_pacs_only_leaves_images_out(tmp_path):
+    layouts.make_pacs(tmp_path)
+    few, many = (pacs.listing(tmp_path, p=p) for p in (0.9, 0.7))
+    for part in range(3):
+        kept = {few.files[row] for row in few.rows(part)}
+        assert kept < {many.files[row] for row in many.rows(part)} or part == 2
+    assert [few.files[row] for row in few.rows(2)] == [many.files[row] for row in many.rows(2)]
+
+
+def test_pacs_mistakes(tmp_path):
+    folder = layouts.make_pacs(tmp_path)
+    for p in (0.4, 1.0):
+        with pytest.raises(ValueError, match=f"p must be at least 0.5 and below 1, got {p}"):
+            pacs.listing(tmp_path, p=p)
+    for file in (folder / "sketch" / "guitar").glob("*"):
+        file.unlink()
+    with pytest.raises(ValueError, match="p=0.5 needs 29 images of 'other, drawn', but there are 25"):
+        pacs.listing(tmp_path, p=0.5)
+    (folder / "sketch" / "guitar").rmdir()
+    with pytest.raises(ValueError, match=r"pacs needs .*sketch/guitar, which is not there"):
+        load("pacs", tmp_path)
+
+
 @pytest.mark.parametrize("splits", [True, False])
 def test_cub_splits_of_concept_bottlenecks_or_its_own_lists(tmp_path, splits):
     layouts.make_cub(tmp_path, splits=splits)
@@ -132,8 +196,8 @@ def test_the_augmented_batch_keeps_its_shape(tmp_path, name):
 def test_a_missing_image_is_named(tmp_path, name):
     MAKERS[name](tmp_path)
     listing = tasks.module(name).listing(tmp_path)
-    if name == "bar":
-        pytest.skip("BAR has no list: its images are what its folders hold")
+    if name in ("bar", "pacs"):
+        pytest.skip("it has no list: its images are what its folders hold")
     listing.files[7].unlink()
     with pytest.raises(
         ValueError, match=f"{name} needs .* images, but 1 are missing, .*{listing.files[7].name}"
@@ -296,6 +360,8 @@ def pack(folder, archive, inside):
     [
         ("bar", "bar", "bar256.tar", "bar"),
         ("bar", "bar", "BAR.zip", "BAR-main"),
+        ("pacs", "pacs", "pacs128.tar", "pacs"),
+        ("pacs", "pacs", "PACS.zip", "PACS/kfold"),
         ("celeba", "celeba/img_align_celeba", "img_align_celeba.zip", "img_align_celeba"),
         ("celeba", "celeba/img_align_celeba", "part.tar", "celeba/img_align_celeba"),
         ("waterbirds", "waterbirds", "birds.tar.gz", "waterbird_complete95_forest2water2"),
@@ -351,6 +417,23 @@ def test_real_bar_has_the_papers_sizes():
     listing = tasks.module("bar").listing(REAL_ROOT)
     assert np.bincount(listing.split).tolist() == [1552, 389, 654]
     assert np.bincount(listing.y[listing.split != 2]).tolist() == [326, 520, 163, 279, 336, 317]
+
+
+@pytest.mark.skipif(not (REAL_ROOT / "pacs").is_dir(), reason="PACS is not here")
+def test_real_pacs_has_the_described_groups(monkeypatch):
+    monkeypatch.setattr(pacs, "ALIGNED", ALIGNED)
+    monkeypatch.setattr(pacs, "TESTED", TESTED)
+    assert groups_of(pacs.listing(REAL_ROOT)) == [
+        [1100, 58, 126, 2400],
+        [275, 14, 32, 600],
+        [400, 400, 400, 400],
+    ]
+    assert groups_of(pacs.listing(REAL_ROOT, p=0.99))[0] == [1100, 11, 24, 2400]
+    assert groups_of(pacs.listing(REAL_ROOT, p=0.67))[0] == [1100, 542, 1182, 2400]
+    with pytest.raises(
+        ValueError, match=r"p=0.66 needs 1,945 images of 'animal, natural', but there are 1,892"
+    ):
+        pacs.listing(REAL_ROOT, p=0.66)
 
 
 @pytest.mark.skipif(not (REAL_ROOT / "celeba").is_dir(), reason="CelebA is not here")
