@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from evenhand.core import ranks
 from evenhand.core.partition import Partition
 from evenhand.core.rebalance import Balanced, rebalance
+from evenhand.training import plugins
 from evenhand.training.data import Split, Task, as_input, check_numbered, checksum, fixed_randomness
 from evenhand.training.execute import execute
 from evenhand.training.identity import join_ranks
+from evenhand.training.models import rebuilt
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 
@@ -116,8 +118,8 @@ def fit(
     assert record.partition is not None
     parts = record.partition if rows is None else _placed(record.partition, rows, whole.y.numpy())
     return Result(
-        model=_load(record, make_model),
-        baseline=_load(baseline, make_model),
+        model=_load(record, make_model, len(class_names)),
+        baseline=_load(baseline, make_model, len(class_names)),
         partition=parts,
         indices=rebalance(parts, seed=seed),
         record=record,
@@ -225,9 +227,9 @@ def _model_identity(make_model: Callable[[], nn.Module], train: Split, num_class
     return [repr(model), outputs, *(value.detach().cpu().float() for value in model.state_dict().values())]
 
 
-def _load(record: Record, make_model: Callable[[], nn.Module]) -> nn.Module:
+def _load(record: Record, make_model: Callable[[], nn.Module], num_classes: int) -> nn.Module:
     from safetensors.torch import load_file
 
-    model = make_model()
-    model.load_state_dict(load_file(record.path / "model.safetensors"))
-    return model.eval()
+    method = plugins.load("evenhand.methods", record.method, "train")
+    tensors = load_file(record.path / "model.safetensors")
+    return rebuilt(method, make_model, tensors, num_classes).eval()

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 
 from evenhand import sample_weights
 from evenhand.integrations.sklearn import TabClassifier
-from evenhand.integrations.sklearn_histories import softmax, takes_weights
+from evenhand.training.estimator_histories import softmax, takes_weights
 
 try:
     from lightgbm import LGBMClassifier

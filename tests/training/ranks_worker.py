@@ -17,7 +17,9 @@ from torch.utils.data import TensorDataset
 from evenhand import LossHistory, Recipe, Split, Task, execute, fit
 from evenhand.core import ranks
 from evenhand.training import sync
+from evenhand.training.data import Batch
 from evenhand.training.progress import Silent
+from evenhand.training.run import Run
 
 METHODS = ("erm", "tab", "eta_tab", "jtt", "masktune", "minibatch_tab", "even")
 SETTINGS = {"jtt": {"identifier_epochs": 2, "upweight": 3}}
@@ -82,6 +84,23 @@ def record(history: LossHistory, rank: int, world: int) -> None:
         history.end_epoch()
 
 
+class Stepping(nn.Module):
+    """Descends by itself."""
+
+    def step(self, model: nn.Module, batch: Batch, optimizers: dict) -> torch.Tensor:
+        loss = F.cross_entropy(model(batch.x), batch.y)
+        optimizers["model"].zero_grad()
+        loss.backward()
+        optimizers["model"].step()
+        return loss.detach()
+
+
+def hooked_run(out: Path) -> Run:
+    task = ranks_task(slices=2)
+    where = out / task.name / "any" / "key-s0"
+    return Run(task, task.recipe, seed=0, path=where, identity={}, device=CPU, show=Silent())
+
+
 def everything(out: Path) -> None:
     rank, world = ranks.number(), ranks.count()
     for kind, sizes in {"even": [8], "uneven": [13], "tiny": [12, 1]}.items():
@@ -110,6 +129,15 @@ def everything(out: Path) -> None:
             carry_out(method, ranks_task(), out / "refused")
         except ValueError as error:
             refused[method] = str(error)
+    run = hooked_run(out / "hooks")
+    trained = run.fit("erm", stop=2)
+    many = run.train.take(np.arange(3000) % len(run.train))  # several blocks of several batches
+    np.save(out / f"features-{rank}.npy", run.features(trained, many))
+    np.save(out / f"module-features-{rank}.npy", run.features(trained.model, many))
+    try:
+        run.fit("stepping", objective=Stepping())
+    except ValueError as error:
+        refused["step"] = str(error)
     (out / f"refused-{rank}.json").write_text(json.dumps(refused))
 
 

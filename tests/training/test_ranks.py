@@ -13,7 +13,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ranks_worker import METHODS, carry_out, cnn_task, normalised_model, ranks_task, record, take_step
+from ranks_worker import (
+    METHODS,
+    carry_out,
+    cnn_task,
+    hooked_run,
+    normalised_model,
+    ranks_task,
+    record,
+    take_step,
+)
 from torch import nn
 
 from evenhand import LossHistory, execute
@@ -180,6 +189,21 @@ def test_objectives_that_need_whole_batches_are_refused(two: Path, method: str, 
         message = json.loads((two / f"refused-{rank}.json").read_text())[method]
         assert f"the objective {objective} does not declare that batches may be cut" in message
         assert "run it without torchrun and with slices=1" in message
+
+
+def test_a_step_of_its_own_is_refused(two: Path) -> None:
+    message = json.loads((two / "refused-1.json").read_text())["step"]
+    assert "the objective Stepping has a step of its own for whole batches" in message
+    assert "run it without torchrun and with slices=1" in message and "separable" not in message
+
+
+def test_ranks_compute_the_features_together(two: Path, tmp_path: Path) -> None:
+    run = hooked_run(tmp_path)
+    trained = run.fit("erm", stop=2)
+    expected = run.features(trained, run.train.take(np.arange(3000) % len(run.train)))
+    for name in ("features", "module-features"):
+        for rank in range(2):
+            np.testing.assert_array_equal(np.load(two / f"{name}-{rank}.npy"), expected)
 
 
 # -- deaths ----------------------------------------------------------------------------------------------

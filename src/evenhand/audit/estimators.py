@@ -12,9 +12,9 @@ from evenhand.audit import portable
 from evenhand.audit.evidence import PARTS, Evidence, balanced_without, folds
 from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance
-from evenhand.integrations.sklearn_histories import losses_of, probabilities, training_of
 from evenhand.tasks import table
 from evenhand.tasks.samples import Samples
+from evenhand.training.estimator_histories import losses_of, probabilities, training_of
 
 FOLDS = 4
 ROUNDS, EPOCHS = 100, 30
@@ -157,13 +157,11 @@ def _recorded(
     assert training is not None
     steps = epochs if hasattr(estimator, "staged_predict_proba") else epochs or EPOCHS
     losses, hits, val_losses = [], [], []
-    for scores in training(estimator, x["train"], names[y["train"]], None, steps, seed):
+    inputs = [x["train"], x["val"]]
+    for scores, val_scores in training(estimator, inputs, names[y["train"]], None, steps, seed):
         losses.append(losses_of(scores, y["train"]))
         hits.append(scores.argmax(1) == y["train"])
-        if not hasattr(estimator, "staged_predict_proba"):  # it is as it was at this step
-            val_losses.append(losses_of(_probabilities(estimator, x["val"], names), y["val"]))
-    if hasattr(estimator, "staged_predict_proba"):
-        val_losses = [losses_of(scores, y["val"]) for scores in estimator.staged_predict_proba(x["val"])]
+        val_losses.append(losses_of(val_scores, y["val"]))
     return estimator, {
         "losses": np.stack(losses, 1),
         "hits": np.stack(hits, 1),
@@ -179,7 +177,7 @@ def _fitted(
         return estimator.fit(x[rows], names[y[rows]])
     training = training_of(estimator)
     assert training is not None
-    for _ in training(estimator, x[rows], names[y[rows]], None, epochs or EPOCHS, seed):
+    for _ in training(estimator, [x[rows]], names[y[rows]], None, epochs or EPOCHS, seed):
         pass
     return estimator
 

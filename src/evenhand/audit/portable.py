@@ -11,23 +11,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from evenhand.integrations.sklearn_histories import softmax
 from evenhand.tasks import table
+from evenhand.training.estimator import NODES, tree_arrays, tree_scores
+from evenhand.training.estimator_histories import softmax
 from evenhand.training.store import schema_error
 
 ABOUT = "evenhand"  # the key of a model file's description, JSON
 COLUMNS = {"numbers": [str], "words": {str: {str: (int, float)}}}
-NODES: dict[str, tuple[str, type]] = {
-    "value": ("value", np.float64),
-    "feature": ("feature_idx", np.int64),
-    "threshold": ("num_threshold", np.float64),
-    "missing_left": ("missing_go_to_left", np.int64),
-    "left": ("left", np.int64),
-    "right": ("right", np.int64),
-    "leaf": ("is_leaf", np.int64),
-    "categorical": ("is_categorical", np.int64),
-    "set": ("bitset_idx", np.int64),
-}  # of every node: what it is called here and in scikit-learn
 
 
 @dataclass(frozen=True)
@@ -98,20 +88,8 @@ def linear_probabilities(file: ModelFile, texts: list[str]) -> np.ndarray:
 
 def boosting_bytes(columns: Any, model: Any, classes: tuple[str, ...]) -> bytes:
     """Gradient boosting as a file; `columns` turns a frame into numbers, the words' codes first."""
-    trees = [tree for stage in model._predictors for tree in stage]
-    sets = [tree.raw_left_cat_bitsets.reshape(-1, 8).astype(np.int64) for tree in trees]
-    firsts = np.cumsum([0, *(len(each) for each in sets)])
-    nodes = np.concatenate([tree.nodes for tree in trees])
-    sizes = np.array([len(tree.nodes) for tree in trees], dtype=np.int64)
-    starts = np.cumsum([0, *sizes[:-1]])
-    arrays: dict[str, np.ndarray] = {name: nodes[old].astype(kind) for name, (old, kind) in NODES.items()}
-    for name in ("left", "right"):
-        arrays[name] += np.repeat(starts, sizes)  # nodes are numbered through all trees
-    arrays["set"] += np.repeat(firsts[:-1], sizes)
-    arrays |= {"roots": starts, "sets": np.concatenate(sets)}  # of words' codes that go left, a bit for each
-    arrays["start"] = np.asarray(model._baseline_prediction, dtype=np.float64).reshape(-1)
     about = {"kind": "trees", "classes": list(classes), **_columns(columns)}
-    return bytes(save(arrays, {ABOUT: json.dumps(about)}))
+    return bytes(save(tree_arrays(model), {ABOUT: json.dumps(about)}))
 
 
 def _columns(columns: Any) -> dict[str, Any]:
@@ -134,35 +112,10 @@ def boosting_probabilities(file: ModelFile, frame: Any) -> np.ndarray:
     if wrong := schema_error(file.about, COLUMNS):
         raise ValueError(f"{file.path} should say which columns the model takes, but {wrong}; audit again")
     x = _numbers(file, frame)
-    roots, width = file.arrays["roots"], len(file.arrays["start"])
-    scores = np.tile(file.arrays["start"], (len(x), 1))
     try:
-        for number, root in enumerate(roots.tolist()):
-            scores[:, number % width] += _leaves(file.arrays, root, x)
+        return softmax(tree_scores(file.arrays, x))
     except IndexError as error:
         raise ValueError(f"{file.path} should hold whole trees, but {error}; audit again") from error
-    return softmax(scores)
-
-
-def _leaves(arrays: dict[str, np.ndarray], root: int, x: np.ndarray) -> np.ndarray:
-    """What one tree says of every row, (rows,)."""
-    at = np.full(len(x), root)
-    for _ in range(len(arrays["left"])):  # a damaged tree may run in circles
-        inner = np.flatnonzero(arrays["leaf"][at] == 0)
-        if not len(inner):
-            break
-        node = at[inner]
-        value = x[inner, arrays["feature"][node]]
-        gone = np.isnan(value)
-        left = value <= arrays["threshold"][node]
-        words = (arrays["categorical"][node] != 0) & ~gone
-        code = value[words].astype(np.int64)
-        bits = arrays["sets"][arrays["set"][node[words]], code // 32]
-        left[words] = (bits >> (code % 32)) & 1 != 0
-        left[gone] = arrays["missing_left"][node[gone]] != 0
-        at[inner] = np.where(left, arrays["left"][node], arrays["right"][node])
-    values: np.ndarray = arrays["value"][at]
-    return values
 
 
 def _numbers(file: ModelFile, frame: Any) -> np.ndarray:

@@ -84,11 +84,11 @@ class Identification:
 
     identified: float | None  # of the conflicting samples, those in a minority cluster
     purity: float | None  # of the minority clusters' samples, those that conflict
-    share: float  # of the balanced set, the conflicting part
+    share: float | None  # of the balanced set, the conflicting part
 
 
-def identification(minority: Array, conflicting: Array, balanced: Array) -> Identification:
-    """The three identification scores; `balanced` are the indices of the balanced set.
+def identification(minority: Array, conflicting: Array, balanced: Array | None = None) -> Identification:
+    """The three identification scores; `balanced` are the indices of the balanced set, if there is one.
 
     A score whose denominator is zero, such as the purity of no minority, is None.
     """
@@ -97,16 +97,19 @@ def identification(minority: Array, conflicting: Array, balanced: Array) -> Iden
     )
     if len(found) != len(truth):
         raise ValueError(f"minority and conflicting must be equally long, got {len(found)} and {len(truth)}")
-    rows = as_whole(_vector(balanced, "balanced"), "balanced")
-    if len(rows) == 0 or rows.min() < 0 or rows.max() >= len(truth):
-        raise ValueError(
-            f"balanced must hold indices between 0 and {len(truth) - 1}, got {rows[:5].tolist()} …"
-        )
+    share = None
+    if balanced is not None:
+        rows = as_whole(_vector(balanced, "balanced"), "balanced")
+        if len(rows) == 0 or rows.min() < 0 or rows.max() >= len(truth):
+            raise ValueError(
+                f"balanced must hold indices between 0 and {len(truth) - 1}, got {rows[:5].tolist()} …"
+            )
+        share = float(truth[rows].mean())
     both = int((found & truth).sum())
     return Identification(
         identified=both / int(truth.sum()) if truth.any() else None,
         purity=both / int(found.sum()) if found.any() else None,
-        share=float(truth[rows].mean()),
+        share=share,
     )
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from evenhand.core.arrays import as_real, compact_positions, read_arrays
+from evenhand.core.arrays import as_numpy, as_real, compact_positions, read_arrays
 from evenhand.core.kmeans import TwoMeans, as_labels, as_matrix, class_positions, on_device, two_means
 from evenhand.core.pieces import side_by_side
 from evenhand.core.streaming import STREAMED, streamed
@@ -57,7 +57,7 @@ class Partition:
         """(classes,): the size to which rebalancing repeats every minority."""
         large, small = self.sizes.T
         wanted = np.rint(large**self.strength * small ** (1 - self.strength)).astype(np.int64)
-        return np.where(small > 0, wanted, 0)
+        return np.where(small > 0, np.maximum(wanted, small), 0)
 
     def __repr__(self) -> str:
         rows = zip(self.classes.tolist(), self.sizes.tolist(), self.separation.tolist(), strict=True)
@@ -173,6 +173,33 @@ def partition(
     classes, position = class_positions(names)
     given = None if cluster is None else _own_clusters(histories, position, classes, cluster)
     return _of_clusters(two_means(histories, position, assignment=given), names, classes, position)
+
+
+def of_mask(mask: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike) -> Partition:
+    """The partition whose minorities are the samples that a mask marks, (samples,) bool.
+
+    A mask may mark more than half of a class. `separation` is 0, since a mask does not say how clear it is.
+
+    >>> of_mask([False, True, False], [0, 0, 1]).sizes.tolist()
+    [[1, 1], [1, 0]]
+    """
+    names, marked = as_labels(labels), as_numpy(mask, "mask")
+    if marked.dtype != bool or marked.shape != names.shape:
+        raise ValueError(
+            f"mask must hold True or False for each of the {len(names)} samples, got {marked.dtype} of shape "
+            f"{marked.shape}"
+        )
+    classes, position = class_positions(names)
+    small = np.bincount(position, weights=marked, minlength=len(classes)).astype(np.int64)
+    sizes = np.stack([np.bincount(position, minlength=len(classes)) - small, small], axis=1)
+    split: npt.NDArray[np.bool_] = np.all(sizes > 0, axis=1)
+    margin = np.where(split[position], np.where(marked, 0.5, -0.5), 0.0).astype(np.float32)
+    unsplit = {
+        label: "no sample marked" if sizes[c, 1] == 0 else "all samples marked"
+        for c, label in enumerate(classes.tolist())
+        if not split[c]
+    }
+    return Partition(marked, names, classes, sizes, np.zeros(len(classes)), margin, unsplit)
 
 
 def _from_device(losses: Tensor, names: npt.NDArray[Any]) -> Partition:

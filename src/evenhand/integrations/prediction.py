@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Sequence
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.tasks.images import SUFFIXES, images_under, left_out, read
+from evenhand.training import plugins
 from evenhand.training.batches import Batches, Source
 from evenhand.training.data import Split, Task
 from evenhand.training.evaluation import logits
 from evenhand.training.identity import resolve_device
-from evenhand.training.models import make_model
+from evenhand.training.models import make_model, rebuilt
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import INPUTS, Record
 from evenhand.training.store import read_json, schema_error
@@ -55,15 +57,24 @@ def predict(run: Path, inputs: Path, *, device: str = "auto") -> Predictions:
     `inputs` is an .npy file, an .npz file with one array, an image, or a folder of images, which is searched
     recursively. Images are resized and normalised as in training; the data of the training are not needed.
     """
+    config = read_json(run / "config.json") if (run / "config.json").is_file() else {}
+    if isinstance(config, dict) and (unsaved := config.get("unsaved_model")):
+        raise ValueError(
+            f"the model of {run} is a {unsaved}, which cannot be saved without a pickle, so that its record "
+            "only has its predictions; train it again in Python, or take a linear classifier or a "
+            "HistGradientBoostingClassifier"
+        )
     for name in ("config.json", "model.safetensors"):
         if not (run / name).is_file():
             raise ValueError(f"{run} should be the folder of a finished run, but it holds no {name}")
-    config = read_json(run / "config.json")
     if schema_error(config, {"inputs": object, "full_recipe": {str: object}}):
         config = {"inputs": {"own_model": True}}  # of an earlier version, which did not say more
     known = {field.name for field in fields(Recipe)}  # another version may have had more
     recipe = Recipe(**{name: value for name, value in config.get("full_recipe", {}).items() if name in known})
-    network = Network(run / "config.json", config["inputs"], recipe, Record(run).file("model.safetensors"))
+    weights = Record(run).file("model.safetensors")
+    network = Network(
+        run / "config.json", config["inputs"], recipe, weights, str(config.get("method", "erm"))
+    )
     return network.predict(*network.read(inputs), device=device)
 
 
@@ -75,6 +86,7 @@ class Network:
     takes: dict[str, Any]  # as record.INPUTS
     recipe: Recipe
     weights: Path
+    method: str = "erm"  # whose module may say how the model is rebuilt
 
     def __post_init__(self) -> None:
         if isinstance(self.takes, dict) and self.takes.get("own_model") is True:
@@ -97,7 +109,6 @@ class Network:
         """The likeliest class of every sample."""
         takes, where = self.takes, resolve_device(device)
         recipe = self.recipe if where.type != "cpu" else self.recipe.replace(precision="fp32")
-        model = make_model(recipe.model, shape=tuple(takes["shape"]), num_classes=len(takes["classes"]))
         split = Split(x, torch.zeros(len(x), dtype=torch.int64))
         task = Task(
             name="new",
@@ -111,8 +122,28 @@ class Network:
             checksum="new",
         )
         batches = Batches(split, task, Source(x, where), batch_size=max(recipe.batch_size, 256))
-        outputs = logits(_loaded(model, self.weights, recipe).to(where), batches, recipe)
+        outputs = logits(self.model(recipe).to(where), batches, recipe)
         return named(ids, takes["classes"], outputs.softmax(1).cpu().numpy())
+
+    def model(self, recipe: Recipe) -> nn.Module:
+        """The model with its weights."""
+        from safetensors.torch import load_file
+
+        shape, num_classes = tuple(self.takes["shape"]), len(self.takes["classes"])
+        network = functools.partial(make_model, recipe.model, shape=shape, num_classes=num_classes)
+        method, missing = None, ""
+        try:
+            method = plugins.load("evenhand.methods", self.method, "train")
+        except (ValueError, ImportError) as error:  # only a method with a model of its own is needed
+            missing = f"; {error}"
+        network()  # says itself what is wrong with a name
+        try:
+            return rebuilt(method, network, load_file(self.weights), num_classes)
+        except Exception as error:  # safetensors raises a kind of its own for a damaged file
+            wanted = recipe.model if getattr(method, "rebuild", None) is None else f"a model of {self.method}"
+            raise ValueError(
+                f"{self.weights} should hold the weights of {wanted}, but {error}{missing}"
+            ) from error
 
 
 def named(ids: list[str], classes: Sequence[str], probabilities: np.ndarray) -> Predictions:
@@ -136,16 +167,6 @@ def _example(known: dict[str, Any], source: Path) -> Tensor:
     ):
         raise ValueError(f"{source} should say what the model takes, but no model takes {known}")
     return torch.zeros(shape, dtype=dtype)
-
-
-def _loaded(model: nn.Module, file: Path, recipe: Recipe) -> nn.Module:
-    from safetensors.torch import load_file
-
-    try:
-        model.load_state_dict(load_file(file))
-    except Exception as error:  # safetensors raises a kind of its own for a damaged file
-        raise ValueError(f"{file} should hold the weights of {recipe.model}, but {error}") from error
-    return model
 
 
 def _inputs(source: Path, example: Tensor) -> tuple[list[str], Any]:

@@ -23,7 +23,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 
 from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance, sample_weights
-from evenhand.integrations.sklearn_histories import learns_by_steps, record, takes_weights, training_of
+from evenhand.training.estimator_histories import (
+    learns_by_steps,
+    record,
+    seeded,
+    takes_weights,
+    training_of,
+)
 
 Array = npt.NDArray[Any]
 
@@ -156,10 +162,7 @@ class TabClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type
                 "(scikit-learn, LightGBM, XGBoost), or a Pipeline that ends in one; "
                 f"got {given!r}. Take such a classifier; a search goes around TabClassifier, not inside it"
             )
-        estimator = clone(given)
-        parameters = estimator.get_params(deep=True).items()
-        unset = [key for key, value in parameters if value is None and key.endswith("random_state")]
-        return estimator.set_params(**dict.fromkeys(unset, seed))
+        return seeded(given, seed)
 
     def _by_weight(self, last: Any, weighted: bool) -> bool:
         """Whether to balance by weights, once the settings are known to go together."""

@@ -38,7 +38,10 @@ def train(
 
 
 class WorstGroup(nn.Module):
-    """sum over g of q_g x mean loss of g, where q_g grows exponentially with its group's loss."""
+    """sum over g of q_g x mean loss of g, where q_g grows exponentially with its group's loss.
+
+    Groups are the environments that `Run.fit` was given, or else the annotated ones.
+    """
 
     q: Tensor  # (groups,) sums to 1; a buffer, so that checkpoints carry it
     penalty: Tensor  # (groups,)
@@ -51,9 +54,10 @@ class WorstGroup(nn.Module):
         self.register_buffer("penalty", adjustment / counts.clamp(min=1).sqrt(), persistent=False)
 
     def forward(self, model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
-        assert batch.group is not None
+        group = batch.group if batch.environment is None else batch.environment
+        assert group is not None
         losses = F.cross_entropy(model(batch.x), batch.y, reduction="none")
-        member = batch.group == torch.arange(len(self.q), device=losses.device)[:, None]  # (groups, batch)
+        member = group == torch.arange(len(self.q), device=losses.device)[:, None]  # (groups, batch)
         # A group that is absent from the batch has loss zero: its q shrinks only by the renormalisation.
         group_losses = (member * losses).sum(1) / member.sum(1).clamp(min=1)
         q = self.q * torch.exp(self.step_size * (group_losses.detach() + self.penalty))

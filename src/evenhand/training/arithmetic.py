@@ -29,13 +29,17 @@ class Arithmetic:
     slices: int  # a step's gradient is the sum over so many parts of its batch
 
 
-def resolve(task: Task, recipe: Recipe, device: torch.device, steps: int | None = None) -> Arithmetic:
+def resolve(
+    task: Task, recipe: Recipe, device: torch.device, steps: int | None = None, *, own_model: bool = False
+) -> Arithmetic:
     """The arithmetic of a training, with all that was left to choose chosen.
 
     `steps`: of the whole run, if this is one of its stages. By default those of a training on the task's own
-    training set, so that all methods and stages of a comparison are computed alike.
+    training set, so that all methods and stages of a comparison are computed alike. `own_model`: the network
+    is the method's, which is compiled only if the recipe says so.
     """
-    gpu, cnn = device.type == "cuda", recipe.model == "cnn" and task.make_model is None
+    gpu = device.type == "cuda"
+    cnn = recipe.model == "cnn" and task.make_model is None and not own_model
     precision: Literal["fp32", "bf16"] = "fp32"
     if recipe.precision != "auto":
         precision = recipe.precision
@@ -46,7 +50,10 @@ def resolve(task: Task, recipe: Recipe, device: torch.device, steps: int | None 
         if recipe.compile != "off" and precision == "bf16" and has_triton():
             compute = "kernels"
     elif recipe.compile == "on" or (
-        gpu and recipe.compile == "auto" and (num_steps(task, recipe) if steps is None else steps) > COMPILE
+        gpu
+        and not own_model
+        and recipe.compile == "auto"
+        and (num_steps(task, recipe) if steps is None else steps) > COMPILE
     ):
         compute = "compiled"
     # On a CPU the paper's CNN has two slices, so that two ranks leave the bits of one process.

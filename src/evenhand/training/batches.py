@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -139,16 +141,18 @@ class Batches:
         *,
         batch_size: int,
         transform: Transform | None = None,
+        environments: Tensor | None = None,
         augment: bool = False,
     ) -> None:
         self.split, self.task, self.source, self.batch_size = split, task, source, batch_size
         self._transform = transform
-        self._augment = task.augment if augment else None
+        self._augment = task.augment if augment and not split.ready else None
         device = source.device
         self._y, self._index = split.y.to(device), split.index.to(device)
         self._group = None if split.group is None else split.group.to(device)
+        self._environment = None if environments is None else environments.to(device)
         self._mean, self._std = (
-            None if values is None else torch.tensor(values, device=device).view(-1, 1, 1)
+            None if values is None or split.ready else torch.tensor(values, device=device).view(-1, 1, 1)
             for values in (task.mean, task.std)
         )
 
@@ -157,13 +161,23 @@ class Batches:
         return Batches(self.split, self.task, self.source, batch_size=self.batch_size)
 
     def __call__(
-        self, order: Tensor, generator: torch.Generator, sizes: list[int] | None = None
+        self,
+        order: Tensor,
+        generator: torch.Generator,
+        sizes: list[int] | None = None,
+        *,
+        epoch: int = 0,
+        steps: list[int] | None = None,
     ) -> Iterator[Batch]:
-        """The rows of the split in this order, (samples,) int64 on the CPU; in batches of these sizes."""
+        """The rows of the split in this order, (samples,) int64 on the CPU; in batches of these sizes.
+
+        `steps`: the number of the step that each batch belongs to.
+        """
         sizes = batch_sizes(len(order), self.batch_size) if sizes is None else sizes
         on_device = order.to(self.source.device)
         start = 0
-        for x in self.source.inputs(self.split.rows[order], sizes):
+        numbers = itertools.repeat(0) if steps is None else steps
+        for x, step in zip(self.source.inputs(self.split.rows[order], sizes), numbers, strict=False):
             row = on_device[start : start + len(x)]
             start += len(x)
             batch = Batch(
@@ -172,6 +186,9 @@ class Batches:
                 index=self._index[row],
                 row=row,
                 group=None if self._group is None else self._group[row],
+                environment=None if self._environment is None else self._environment[row],
+                epoch=epoch,
+                step=step,
             )
             yield self._ready(batch, generator)
 
@@ -189,4 +206,4 @@ class Batches:
             x = (x - self._mean) / self._std
         if x.ndim == 4 and x.is_cuda:
             x = x.contiguous(memory_format=torch.channels_last)
-        return Batch(x=x, y=batch.y, index=batch.index, row=batch.row, group=batch.group)
+        return dataclasses.replace(batch, x=x)

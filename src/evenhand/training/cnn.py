@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 import triton
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from evenhand.training.cnn_kernels import (
     convolve,
@@ -46,6 +47,7 @@ class _Network(torch.autograd.Function):
         return outputs[:, :classes].float() + last_bias
 
     @staticmethod
+    @once_differentiable  # the kernels' own gradients are not known
     def backward(ctx, outer: Tensor):
         classes, height, width, shape = ctx.shape
         saved = ctx.saved_tensors

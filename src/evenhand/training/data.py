@@ -37,6 +37,9 @@ class Batch:
     index: Tensor  # (batch,) which sample of the task's training split
     row: Tensor  # (batch,) which row of the split being trained on; copies of one sample differ here
     group: Tensor | None = None  # (batch,) int64, only for methods that say NEEDS_GROUPS
+    environment: Tensor | None = None  # (batch,) int64, what `Run.fit` was given as environments
+    epoch: int = 0  # of this training, the first is 0
+    step: int = 0  # how many updates this training has made before this one
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Split:
     rows: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) where each sample lies in x
     index: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) identity in the task's split
     copies: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) bool: drawn copies
+    ready: bool = False  # x is what the model takes, such as features: neither augmented nor normalised
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", _storage(self.x))
@@ -185,7 +189,7 @@ class Task:
     def _checksum(self) -> str:
         parts: list[Tensor | np.ndarray | str] = [*self.class_names]
         for split in (self.train, self.val, self.test):
-            parts += [split.y, split.rows, *_content(split)]
+            parts += [split.y, split.rows, *content_of(split)]
             parts += [part for part in (split.group, split.weight) if part is not None]
         return checksum(*parts)
 
@@ -199,7 +203,7 @@ class Task:
         return dataclasses.replace(self, **{name: getattr(self, name).without_groups() for name in hidden})
 
 
-def _content(split: Split) -> list[Tensor | np.ndarray | str]:
+def content_of(split: Split) -> list[Tensor | np.ndarray | str]:
     """What of a split's inputs can be told apart cheaply: all of an array, some items of a dataset."""
     if isinstance(split.x, (Tensor, np.ndarray)):
         return [split.x]

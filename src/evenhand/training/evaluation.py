@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from evenhand.core import ranks
 from evenhand.core.metrics import wilson_interval
 from evenhand.core.partition import Partition
 from evenhand.training import sync
 from evenhand.training.batches import Batches, batch_sizes
 from evenhand.training.data import Split, Task
+from evenhand.training.models import find_head, head_inputs
 from evenhand.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -48,12 +50,35 @@ def logits(model: nn.Module, batches: Batches, recipe: Recipe) -> Tensor:
     return sync.all_gather(torch.cat(outputs), rows, num_rows)
 
 
-def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor, Tensor]:
-    """Every sample's loss and whether it is classified correctly, (samples,) each on the CPU."""
+@torch.no_grad()
+def features(model: nn.Module, batches: Batches, recipe: Recipe) -> Iterator[np.ndarray]:
+    """What the model gives to its head for every row, in order and in evaluation mode, a few batches a time.
+
+    (rows, dimensions) float32 each, so that features larger than memory can be written. Ranks share the
+    batches out among them, and all get all features.
+    """
+    model.eval()
+    device, head, start = batches.source.device, None, 0
+    sizes, block = batch_sizes(len(batches.split), batches.batch_size), max(8, ranks.count())
+    for first in range(0, len(sizes), block):
+        part = sizes[first : first + block]
+        own, rows = sync.shard(part)
+        order, found = torch.arange(start, start + sum(part))[rows], []
+        for batch in batches(order, torch.Generator(device), part[own]):
+            head = head or find_head(model, batch.x)[1]
+            with head_inputs(head) as kept, autocast(recipe, device):
+                model(batch.x)
+            found.append(kept[-1].float())
+        yield sync.all_gather(torch.cat(found), rows, sum(part)).cpu().numpy()
+        start += sum(part)
+
+
+def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:
+    """Every sample's loss, whether it is classified correctly, and its outputs; the last on the device."""
     outputs = logits(model, batches, recipe)
     labels = batches.split.y.to(outputs.device)
     losses = F.cross_entropy(outputs, labels, reduction="none")
-    return losses.cpu(), (outputs.argmax(1) == labels).cpu()
+    return losses.cpu(), (outputs.argmax(1) == labels).cpu(), outputs
 
 
 def weighted_mean(correct: Tensor, weight: Tensor | None) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save as safetensors_bytes
+from torch import nn
 
 import evenhand
 from evenhand.core import ranks
@@ -23,14 +24,18 @@ from evenhand.core.metrics import identification
 from evenhand.core.partition import partition
 from evenhand.training import log, manifest, progress
 from evenhand.training.checkpoint import claim_together
+from evenhand.training.cuda_graphs import allow_kernels
 from evenhand.training.data import Task, as_input
-from evenhand.training.evaluation import dynamics, score
+from evenhand.training.evaluation import autocast, dynamics, score
 from evenhand.training.identity import Identity, identify, join_ranks
+from evenhand.training.models import rebuilt
 from evenhand.training.plugins import groups_needed
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_whole, set_damage_aside
 from evenhand.training.run import Run
 from evenhand.training.store import check_folder, json_bytes, write_bytes, write_json
+
+HALF = 65504.0  # the largest float16
 
 
 def execute(
@@ -108,11 +113,17 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     begun = time.monotonic()
     model = identity.module.train(run, **identity.settings)
     seconds = time.monotonic() - begun
-    if not isinstance(model, torch.nn.Module):
+    if not isinstance(model, nn.Module):
         raise TypeError(
             f"train(run, …) of the method {identity.content['method']!r} must return a torch.nn.Module, "
             f"such as run.fit(…).model, got {type(model).__name__}"
         )
+    weights = {
+        name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()
+    }
+    unsaved = getattr(model, "unsaved", "")  # an estimator that only a pickle can hold
+    if not unsaved:
+        _check_rebuilt(run, identity, model, weights)
     predictions = {name: run.predict(model, getattr(task, name)) for name in ("val", "test")}
     if not ranks.first():
         return
@@ -123,18 +134,19 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     }
     config = {**identity.content, "seed": run.seed, "stages": stages, "spec": task.spec}
     config.update(full_recipe=dataclasses.asdict(run.recipe), inputs=_inputs(task))
+    if unsaved:
+        config["unsaved_model"] = unsaved
     if task.test is task.val:
         config["scored_on"] = "validation"  # there is no test set
     write_json(run.path / "config.json", {**config, "versions": _versions(run.device)})
-    weights = {
-        name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()
-    }
-    write_bytes(run.path / "model.safetensors", safetensors_bytes(weights))
+    if not unsaved:
+        write_bytes(run.path / "model.safetensors", safetensors_bytes(weights))
     write_bytes(run.path / "predictions.npz", _npz(predictions))
     if run.partition is not None:
         run.partition.save(run.path / "partition.npz")
-        if "erm" in run.stages:  # pseudo-groups by which any candidate can be selected
-            partition(run.stages["erm"].val_losses, task.val.y).save(run.path / "val_partition.npz")
+        erm = run.stages.get("erm")
+        if erm is not None and erm.recorded:  # pseudo-groups by which any candidate can be selected
+            partition(erm.val_losses, task.val.y).save(run.path / "val_partition.npz")
     curves = dynamics(run.stages, run.partition, task)
     if curves is not None:
         write_json(run.path / "dynamics.json", curves)
@@ -156,21 +168,42 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     write_bytes(run.path / "metrics.json", content)  # last: its existence means that the run is complete
 
 
-def _identification(run: Run, task: Task) -> dict[str, float] | None:
+def _check_rebuilt(run: Run, identity: Identity, model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Refuse a model that its record could not give back, because its weights alone do not make it."""
+    batch = next(run.batches(run.val.take(range(min(len(run.val), 64)))))
+    wrong = "the weights in it predict otherwise"
+    try:
+        again = rebuilt(identity.module, run.make_network, weights, run.num_classes)
+        allow_kernels(again, run.arithmetic.compute == "kernels")
+        with torch.no_grad(), autocast(run.recipe, run.device):
+            found, expected = (each.to(run.device).eval()(batch.x).float() for each in (again, model))
+        same = torch.allclose(found, expected, rtol=0.01, atol=0.01, equal_nan=True)
+    except Exception as error:  # a method's own function may raise anything
+        wrong, same = f"{type(error).__name__}: {error}", False
+    if not same:
+        raise ValueError(
+            f"the model of the method {identity.content['method']!r} cannot be rebuilt from its record: "
+            f"{wrong}. If it is not the recipe's network, define rebuild(network, tensors, num_classes) in "
+            "the method's module, which makes an empty model for these tensors; see docs/extending.md"
+        )
+
+
+def _identification(run: Run, task: Task) -> dict[str, float | None] | None:
     """How well the method's pseudo-groups match the true ones, where both exist."""
-    if run.partition is None or run.balanced is None or task.train.group is None or not task.conflicting:
+    if run.partition is None or task.train.group is None or not task.conflicting:
         return None
     conflicting = np.isin(task.train.group.numpy(), sorted(task.conflicting))
     return dataclasses.asdict(identification(run.partition.minority, conflicting, run.balanced))
 
 
 def _npz(predictions: dict[str, torch.Tensor]) -> bytes:
-    """Predicted classes and the probability of each, for val and test."""
+    """Predicted classes, the probability of each, and the logits, for val and test."""
     arrays: dict[str, Any] = {}
     for name, outputs in predictions.items():
         confidence, label = outputs.softmax(1).max(1)
         arrays[name] = label.numpy().astype(np.int32)
         arrays[f"{name}_confidence"] = confidence.numpy().astype(np.float16)
+        arrays[f"{name}_logits"] = outputs.clamp(-HALF, HALF).numpy().astype(np.float16)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()

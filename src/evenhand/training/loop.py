@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from evenhand.training import sync
 from evenhand.training.batches import Batches, batch_sizes
 from evenhand.training.checkpoint import Histories, save_checkpoint, write_curve
 from evenhand.training.cuda_graphs import Graphed, allow_kernels, quickest
+from evenhand.training.data import Batch
 from evenhand.training.evaluation import autocast, evaluate, standard_error, weighted_mean
-from evenhand.training.objective import Objective, Tap
+from evenhand.training.models import find_head
+from evenhand.training.objective import Tap
+from evenhand.training.plan import Plan
 from evenhand.training.progress import Silent
 from evenhand.training.recipe import Recipe
 from evenhand.training.stopping import Rules
@@ -37,52 +41,75 @@ class Training:
     def __init__(
         self,
         folder: Path,
+        plan: Plan,
         *,
-        stage: str,
         model: nn.Module,
-        objective: Objective,
         train: Batches,
         val: Batches,
-        draw: Tensor | None,
-        choose: Tensor | None,
-        recipe: Recipe,
-        compute: str,
         seed: int,
-        rules: tuple[str, ...],
         histories: Histories | None,
         progress: Silent,
     ) -> None:
-        self.folder, self.stage, self.recipe, self.seed = folder, stage, recipe, seed
-        self.title = stage  # for who watches
-        self.compute = compute  # as Arithmetic has it
+        recipe = plan.resolved_recipe
+        self.folder, self.plan, self.recipe, self.seed = folder, plan, recipe, seed
         self.train, self.val, self.histories, self.progress = train, val, histories, progress
         self.device = train.source.device
-        self.model, self.objective = sync.synchronize_batch_norm(model, self.device), objective
+        self.model, self.objective = sync.synchronize_batch_norm(model, self.device), plan.objective
         self.model.to(self.device)
-        if isinstance(objective, nn.Module):
-            objective.to(self.device)
-        for network in (self.model, objective):
-            allow_kernels(network, compute == "kernels")
+        self._head = self._freeze_all_but_the_head() if plan.train_only == "head" else None
+        if isinstance(self.objective, nn.Module):
+            self.objective.to(self.device)
+        for network in (self.model, self.objective):
+            allow_kernels(network, plan.arithmetic.compute == "kernels")
         if self.device.type == "cuda":
-            for parameter in self._parameters():
+            own = self.objective.parameters() if isinstance(self.objective, nn.Module) else ()
+            for parameter in (*self.model.parameters(), *own):
                 if parameter.ndim == 4:
                     parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-        self.optimizer = make_optimizer(self._parameters(), recipe, self.device)
-        self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            self.optimizer, factor=recipe.plateau_factor, patience=recipe.plateau_epochs
-        )
+        self.optimizers = self._make_optimizers()
+        self.schedulers = {
+            name: torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer, factor=recipe.plateau_factor, patience=recipe.plateau_epochs
+            )
+            for name, optimizer in self.optimizers.items()
+        }
         steps = len(batch_sizes(len(train.split), train.batch_size))
         self.ema = make_ema(self.model, steps) if recipe.average else None
-        self._cumulative = None if draw is None else draw.double().cumsum(0)
+        self._cumulative = None if plan.draw is None else plan.draw.double().cumsum(0)
         self.epoch = 0
         self.log: list[dict[str, Any]] = []
-        self.rules, self.choose = Rules(rules, recipe), choose
+        self.rules = Rules(plan.rules, recipe)
         self.seconds = 0.0
         self._save_cost, self._saved_at = 0.0, -math.inf
 
     def _parameters(self) -> list[nn.Parameter]:
-        extra = self.objective.parameters() if isinstance(self.objective, nn.Module) else ()
-        return [*self.model.parameters(), *extra]
+        return [parameter for parameters in self._parameter_groups().values() for parameter in parameters]
+
+    def _parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """The weights that are trained: those of the model and of the objective."""
+        trained = self.model if self._head is None else self._head
+        own = self.objective.parameters() if isinstance(self.objective, nn.Module) else ()
+        return {"model": [*trained.parameters()], "objective": [*own]}
+
+    def _make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """One optimiser for all weights; where the objective makes the steps, one for each of its groups."""
+        if not self.plan.has_step:
+            return {"model": make_optimizer(self._parameters(), self.recipe, self.device)}
+        given = getattr(self.objective, "parameter_groups", None)
+        groups: dict[str, Any] = self._parameter_groups() if given is None else given(self.model)
+        made = {}
+        for name, group in groups.items():
+            options = group if isinstance(group, dict) else {"params": group}
+            if parameters := [*options["params"]]:
+                made[name] = make_optimizer([{**options, "params": parameters}], self.recipe, self.device)
+        return made
+
+    def _freeze_all_but_the_head(self) -> nn.Module:
+        first = torch.arange(min(2, len(self.train.split)))
+        example = next(iter(self.train.plain()(first, torch.Generator(self.device))))
+        head = find_head(self.model, example.x)[1]
+        self.model.requires_grad_(False)
+        return head.requires_grad_(True)
 
     @property
     def ema_or_model(self) -> nn.Module:
@@ -98,8 +125,8 @@ class Training:
             "epoch": self.epoch,
             "model": self.model.state_dict(),
             "objective": objective,
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
+            "optimizer": self._states(self.optimizers),
+            "scheduler": self._states(self.schedulers),
             "log": self.log,
             "seconds": self.seconds,
             "histories": None if self.histories is None else self.histories.sums,
@@ -129,11 +156,21 @@ class Training:
         if self.histories is not None:
             self.histories.truncate(0)
 
-    def adopt(self, state: dict[str, Any]) -> None:
+    def adopt(self, state: dict[str, Any], *, weights_only: bool = False) -> None:
         """Start from another training's weights, optimiser and learning rate."""
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.load_state_dict(state["scheduler"])
+        if not weights_only:
+            self._load_states(self.optimizers, state["optimizer"])
+            self._load_states(self.schedulers, state["scheduler"])
+
+    def _load_states(self, parts: Mapping[str, Any], states: dict[str, Any]) -> None:
+        for name, part in parts.items():
+            part.load_state_dict(states[name] if self.plan.has_step else states)
+
+    def _states(self, parts: Mapping[str, Any]) -> Any:
+        """What a checkpoint holds of the optimisers, or of their schedulers."""
+        states = {name: part.state_dict() for name, part in parts.items()}
+        return states if self.plan.has_step else states["model"]
 
     def _save(self, *, force: bool) -> None:
         # Saving may take a fiftieth of the time, so that a fast training is not slowed down by it.
@@ -149,9 +186,7 @@ class Training:
         """Keep the state under the name of the rule that asked for it; the first rank's is everybody's."""
         if not ranks.first():
             return
-        write_curve(
-            self.folder, self.log
-        )  # first, because whoever finds the snapshot also wants the curve up to it
+        write_curve(self.folder, self.log)  # first: whoever finds the snapshot wants the curve up to it
         state = self.state()
         state["model"] = self.rules.best.get(name, self.ema_or_model.state_dict())
         save_checkpoint(self.folder / f"{name}.ckpt", {**state, "best": {}, "checks": []})
@@ -164,25 +199,27 @@ class Training:
         for model in dict.fromkeys([self.model, self.ema_or_model]):
             sync.broadcast(model)
         steps = self.recipe.epochs * (len(self.train.split) // self.train.batch_size)
+        own = self.plan.model is not None or self.train.task.make_model is not None
+        known = not own and ":" not in self.recipe.model
         fast = quickest(
             self.model,
             self.recipe,
             self.device,
-            compiled=self.compute == "compiled",
+            compiled=self.plan.arithmetic.compute == "compiled",
             steps=steps,
             resident=self.train.source.resident,
-            known=self.train.task.make_model is None and ":" not in self.recipe.model,
+            known=known and not self.plan.has_step,  # which may go back through one pass several times
         )
         self._tap = Tap(self.model, fast, self._full_slice())
-        self.progress.start(
-            self.title, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit)
-        )
+        title = self.plan.stage + (", which learned nothing, with other weights" if self.plan.salt else "")
+        self.progress.start(title, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit))
         reason = "interrupted"
         try:
             self._run_epochs(stop, limit)
             early = isinstance(stop, str) and self.epoch < limit
-            kind = "validation" if stop == "val" else "training"
-            reason = f"stopped: {kind} accuracy no longer rises" if early else ""
+            kind = "training accuracy" if stop == "train" else "validation accuracy"
+            kind = "score" if stop == "val" and self.plan.score is not None else kind
+            reason = f"stopped: {kind} no longer rises" if early else ""
         finally:
             if isinstance(fast, Graphed):
                 self._tap = Tap(self.model, self.model, self._full_slice())
@@ -206,27 +243,27 @@ class Training:
         return self.epoch >= self.recipe.epochs
 
     def _one_epoch(self) -> None:
-        number, generator = seed_epoch(self.seed, self.stage, self.epoch, self.device)
+        number, generator = seed_epoch(self.seed, self.plan.stage, self.epoch, self.device)
         order = self._order(np.random.default_rng(number))
-        self.model.train()
+        self.model.train(self._head is None)
+        if self._head is not None:
+            self._head.train()
         if isinstance(self.objective, nn.Module):
             self.objective.train()
         total, hits = torch.zeros(2, dtype=torch.float64, device=self.device)
         sizes = batch_sizes(len(order), self.train.batch_size)
         rows, slices = sync.slices(order, sizes, self.recipe.slices)
-        batches = self.train(rows, generator, [piece.length for piece in slices])
-        self.optimizer.zero_grad(set_to_none=True)
+        steps = self.epoch * len(sizes) + np.cumsum([0, *(piece.last for piece in slices[:-1])])
+        lengths = [piece.length for piece in slices]
+        batches = self.train(rows, generator, lengths, epoch=self.epoch, steps=steps.tolist())
+        self._zero_gradients()
         for batch, piece in zip(batches, slices, strict=True):
             self._tap.begin(batch.x)
-            with autocast(self.recipe, self.device):
-                loss = self.objective(self._tap, batch)
-            (loss * piece.share).backward()  # type: ignore[no-untyped-call]
-            if piece.last:
-                self._update(piece.batch)
+            loss = self._step(batch, piece)
             with torch.no_grad():
                 logits = self._tap.logits(recorded=self.histories is not None)
                 correct = logits.argmax(1) == batch.y
-                total += loss.detach() * (piece.length / piece.copies)
+                total += loss * (piece.length / piece.copies)
                 hits += correct.sum() / piece.copies
                 if self.histories is not None:
                     if not self.recipe.clean_losses:
@@ -239,14 +276,29 @@ class Training:
         total, hits = ranks.add(torch.stack([total, hits]))
         self._end_epoch(total.item() / len(order), hits.item() / len(order))
 
-    def _update(self, num_samples: int) -> None:
-        """The step that follows the last slice of a batch."""
-        sync.all_reduce_gradients(self._parameters())
-        self.optimizer.step()
-        if self.ema is not None:
-            self.ema.update_parameters(self.model)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.progress.advance(num_samples)
+    def _zero_gradients(self) -> None:
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+
+    def _step(self, batch: Batch, piece: sync.Slice) -> Tensor:
+        """Go back through a batch or a slice of it, and update the weights after the last; gives the loss."""
+        objective: Any = self.objective
+        if self.plan.has_step:
+            with autocast(self.recipe, self.device):
+                loss = torch.as_tensor(objective.step(self._tap, batch, self.optimizers), device=self.device)
+        else:
+            with autocast(self.recipe, self.device):
+                loss = objective(self._tap, batch)
+            (loss * piece.share).backward()
+            if piece.last:
+                sync.all_reduce_gradients(self._parameters())
+                self.optimizers["model"].step()
+                self._zero_gradients()
+        if piece.last:
+            if self.ema is not None:
+                self.ema.update_parameters(self.model)
+            self.progress.advance(piece.batch)
+        return loss.detach()
 
     def _record(self, history: LossHistory, values: Tensor, index: Tensor | None = None) -> None:
         """Note what all ranks know of all samples, each a part."""
@@ -256,10 +308,15 @@ class Training:
         own = torch.arange(start, end) if index is None else index[start:end]
         history.record(own, values[start:end], later=True)
 
+    @property
+    def _rate(self) -> float:
+        """The learning rate of the first optimiser."""
+        return float(next(iter(self.optimizers.values())).param_groups[0]["lr"])
+
     def _diverged(self, what: str, epoch: int) -> TrainingDiverged:
-        rate = self.optimizer.param_groups[0]["lr"]
+        rate = self._rate
         return TrainingDiverged(
-            f"{self.stage}: the {what} is not finite in epoch {epoch}; "
+            f"{self.plan.stage}: the {what} is not finite in epoch {epoch}; "
             f"lower the learning rate (now {rate:g}) or check the inputs"
         )
 
@@ -276,26 +333,37 @@ class Training:
             raise self._diverged("training loss", self.epoch + 1)
         self.epoch += 1
         row: dict[str, Any] = {"epoch": self.epoch, "loss": loss, "accuracy": accuracy, "val_accuracy": None}
-        row["lr"] = self.optimizer.param_groups[0]["lr"]
+        row["lr"] = self._rate
         due = "val" in self.rules.rules and self.epoch % self.recipe.check_every == 0
         if self.histories is not None or due or self._at_end():
-            losses, correct = evaluate(self.ema_or_model, self.val, self.recipe)
+            losses, correct, outputs = evaluate(self.ema_or_model, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
-            if self.choose is not None:
-                row["choice"] = weighted_mean(correct, self.choose)
+            if self.plan.score is not None:
+                row["score"] = self._score(outputs)
+            if self.plan.choose is not None:
+                row["choice"] = weighted_mean(correct, self.plan.choose)
                 row["val_error"] = standard_error(correct, self.val.split.weight)
             if self.histories is not None:
                 self._record(self.histories.val_losses, losses)
                 self._record(self.histories.val_hits, correct)
         if self.histories is not None:
             if self.recipe.clean_losses:
-                losses, _ = evaluate(self.model, self.train.plain(), self.recipe)
+                losses, *_ = evaluate(self.model, self.train.plain(), self.recipe)
                 self._record(self.histories.losses, losses, self.train.split.index)
             self.histories.end_epoch()
         row = ranks.from_first(lambda: row)  # so that all ranks come to the same decisions
-        self.scheduler.step(row["loss"])
+        for scheduler in self.schedulers.values():
+            scheduler.step(row["loss"])
         self.log.append(row)
         self.progress.epoch(row)
+
+    def _score(self, outputs: Tensor) -> float:
+        """What the method's own function says of the validation samples' outputs."""
+        assert self.plan.score is not None
+        score = float(self.plan.score(outputs.float().cpu(), self.val.split))
+        if not math.isfinite(score):
+            raise ValueError(f"score must give a finite number, got {score} in epoch {self.epoch}")
+        return score
 
     def _full_slice(self) -> int:
         """How many samples this rank computes at a time of a full batch."""
@@ -303,9 +371,7 @@ class Training:
         return sync.slices(torch.arange(size), [size], self.recipe.slices)[1][0].length
 
 
-def make_optimizer(
-    parameters: list[nn.Parameter], recipe: Recipe, device: torch.device
-) -> torch.optim.Optimizer:
+def make_optimizer(parameters: list[Any], recipe: Recipe, device: torch.device) -> torch.optim.Optimizer:
     """Adam, or SGD with momentum; fused where the device has it."""
     fused = True if device.type == "cuda" else None
     if recipe.optimizer == "adam":

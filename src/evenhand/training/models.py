@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ from evenhand.training import log
 
 OWN = ("cnn", "mlp", "linear")
 AUXILIARY = ("googlenet", "inception_v3")  # give several outputs in training, which no objective here reads
+HEADS = ("fc", "classifier", "head", "heads")  # what models call their last layers
 VISION_NEEDED = "images need torchvision and pillow: pip install 'evenhand[vision]'"
 
 
@@ -74,7 +78,8 @@ class CNN(nn.Sequential):
         """Whether the kernels give all that is asked for: neither gradients of the input nor hooks."""
         bf16 = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
         small = x.shape[1] <= 8 and x.shape[0] * x.shape[2] * x.shape[3] * 64 < 2**31
-        whole = len(self) == 14  # and not some of its layers, as a slice of it has
+        last = self[-1]  # a head that a method has put there is asked itself
+        whole = len(self) == 14 and type(last) is nn.Linear and last.bias is not None  # as it was made
         return (
             bf16
             and small
@@ -269,3 +274,158 @@ def _load(model: nn.Module, state: dict[str, Tensor], file: Path, *, take_head: 
             more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
             raise ValueError(f"{file} does not fit the model: it {problem} {', '.join(keys[:3])}{more}")
     model.load_state_dict({**own, **state})
+
+
+# -- the head, and what is put on top of a network -------------------------------------------------------
+
+
+def find_head(model: nn.Module, x: Tensor | None = None) -> tuple[str, nn.Module]:
+    """The name and the module of a model's last layer, whose output is the model's output.
+
+    It is what `model.get_classifier()` gives (timm), or the last layer of `fc`, `classifier`, `head` or
+    `heads` (torchvision), or else the last `nn.Linear`. With a batch of inputs `x` on the model's device, its
+    output is compared with the model's, and a layer for which they agree is looked for.
+
+    >>> find_head(mlp((4,), 3))
+    ('3', Linear(in_features=64, out_features=3, bias=True))
+    """
+    if isinstance(model, PostHoc):
+        name, head = find_head(model.network, x)
+        return f"network.{name}".rstrip("."), head
+    name = _head_name(model)
+    head = model.get_submodule(name)
+    if isinstance(head, nn.modules.conv._ConvNd):
+        raise ValueError(
+            f"the head of {type(model).__name__} is a convolution ({name}), whose outputs are pooled; "
+            "expected a linear head: take another model, such as resnet18"
+        )
+    if x is None or _gives_the_outputs(model, head, x):
+        return name, head
+    above = [name.rsplit(".", number)[0] for number in range(1, name.count(".") + 1)]
+    linear = [each for each, module in model.named_modules() if isinstance(module, nn.Linear)]
+    for other in [*above, *reversed(linear)]:
+        if _gives_the_outputs(model, model.get_submodule(other), x):
+            return other, model.get_submodule(other)
+    raise ValueError(
+        f"the head of {type(model).__name__} is not known: no linear layer gives the model's output; end the "
+        "model with one, and call it head"
+    )
+
+
+def replace_head(model: nn.Module, head: nn.Module) -> nn.Module:
+    """A copy of the model with a copy of another last layer; the model itself stays as it is.
+
+    >>> replace_head(mlp((4,), 3), nn.Linear(64, 7))(torch.zeros(2, 4)).shape
+    torch.Size([2, 7])
+    """
+    name, _ = find_head(model)
+    changed, head = copy.deepcopy(model), copy.deepcopy(head)
+    if not name:
+        return head
+    above, _, last = name.rpartition(".")
+    setattr(changed.get_submodule(above), last, head)
+    return changed
+
+
+@contextlib.contextmanager
+def head_inputs(head: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect what every forward pass gives to the head, (batch, dimensions) each."""
+    kept: list[Tensor] = []
+    # A hook after the pass, because these make our kernels give way to layers; see CNN._suits.
+    hook = head.register_forward_hook(lambda _module, given, _outputs: kept.append(given[0].flatten(1)))
+    try:
+        yield kept
+    finally:
+        hook.remove()
+
+
+class PostHoc(nn.Module):
+    """A network and a function of its outputs: `function(logits, features) -> logits`, an nn.Module.
+
+    `logits`, (batch, classes), and `features`, (batch, dimensions), the input of the network's head, are
+    float32 and come from one forward pass.
+    """
+
+    def __init__(self, network: nn.Module, function: nn.Module) -> None:
+        super().__init__()
+        self.network, self.function = network, function
+
+    def forward(self, x: Tensor) -> Tensor:
+        with head_inputs(find_head(self.network)[1]) as features:
+            logits: Tensor = self.network(x)
+        outputs: Tensor = self.function(logits.float(), features[-1].float())
+        return outputs
+
+
+def rebuilt(
+    method: ModuleType | None,
+    network: Callable[[], nn.Module],
+    tensors: Mapping[str, Tensor],
+    num_classes: int,
+) -> nn.Module:
+    """The model of a record, with its weights.
+
+    The method's `rebuild(network, tensors, num_classes)` makes it, where its module has such a function, and
+    else it is the recipe's network, which `network()` makes.
+    """
+    make = getattr(method, "rebuild", None)
+    if make is None and "estimator_classes" in tensors:
+        from evenhand.training.estimator import empty
+
+        model: nn.Module = empty(tensors, num_classes)
+    else:
+        model = network() if make is None else make(network, tensors, num_classes)
+    shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (model.state_dict(), tensors)]
+    odd = [name for name in {**shapes[1], **shapes[0]} if shapes[0].get(name) != shapes[1].get(name)]
+    if odd:
+        raise ValueError(
+            f"{len(odd)} of its tensors, such as {odd[0]!r}, do not fit into {type(model).__name__}"
+        )
+    model.load_state_dict(dict(tensors))
+    return model
+
+
+def _head_name(model: nn.Module) -> str:
+    if callable(classifier := getattr(model, "get_classifier", None)):
+        wanted = classifier()
+        for name, module in model.named_modules():
+            if module is wanted:
+                return _last_layer(module, name)
+    for name in HEADS:
+        part = getattr(model, name, None)
+        if isinstance(part, nn.Module) and any(True for _ in part.parameters()):
+            return _last_layer(part, name)
+    if isinstance(model, nn.Sequential):
+        return _last_layer(model, "")
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise ValueError(
+            f"{type(model).__name__} has no linear layer, so its head is not known; end it with an "
+            "nn.Linear, and call it head"
+        )
+    return str(linear[-1])
+
+
+def _last_layer(module: nn.Module, name: str) -> str:
+    """The name of the last linear layer of a head, or of the head itself where it has none."""
+    if isinstance(module, nn.Sequential):
+        for inner, child in reversed(list(module.named_children())):
+            if any(True for _ in child.parameters()):
+                return _last_layer(child, f"{name}.{inner}".lstrip("."))
+    linear = [each for each, part in module.named_modules(prefix=name) if isinstance(part, nn.Linear)]
+    return linear[-1] if linear else name
+
+
+@torch.no_grad()
+def _gives_the_outputs(model: nn.Module, head: nn.Module, x: Tensor) -> bool:
+    """Whether the model's output for these inputs is what the head has given."""
+    given: list[Any] = []
+    before = {module: module.training for module in model.modules()}
+    hook = head.register_forward_hook(lambda _module, _inputs, outputs: given.append(outputs))
+    try:
+        outputs = model.eval()(x)
+    finally:
+        hook.remove()
+        for module, training in before.items():
+            module.training = training
+    return bool(given) and isinstance(given[-1], Tensor) and torch.equal(given[-1], outputs)

@@ -36,6 +36,11 @@ def is_separable(objective: object) -> bool:
     return getattr(objective, "separable", False) is True
 
 
+def has_step(objective: object) -> bool:
+    """Whether an objective updates the weights itself, in `step(model, batch, optimizers) -> loss`."""
+    return callable(getattr(objective, "step", None))
+
+
 @separable
 def cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     """The objective of empirical risk minimisation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +18,14 @@ from evenhand.training.arithmetic import Arithmetic
 from evenhand.training.batches import Transform
 from evenhand.training.checkpoint import Histories
 from evenhand.training.data import Split, checksum
-from evenhand.training.objective import Objective, is_separable
+from evenhand.training.objective import Objective, has_step, is_separable
 from evenhand.training.plugins import definition
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import Damaged
+
+Factory = Callable[[], nn.Module]
+Score = Callable[[Tensor, Split], float]  # (logits (samples, classes) float32 on the CPU, split) -> score
+PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,22 @@ class Fit:
     epochs: int  # how many it had run when it was stopped
     seconds: float  # how long those took, whoever computed them
     load: Callable[[], tuple[nn.Module, dict[str, Any]]]
+    snapshot: str  # the name of the rule, or of the epoch, that stopped it
+    factory: Factory | None = None  # what makes its network, if not the recipe
 
     @cached_property
     def model(self) -> nn.Module:
         """The trained model; read when first asked for."""
         return self.load()[0]
+
+    @property
+    def objective_state(self) -> dict[str, Tensor]:
+        """The state of the objective, an nn.Module, where the training was stopped.
+
+        The objective that was given to `Run.fit` does not have it where the training was reused.
+        """
+        state: dict[str, Tensor] = self.load()[1]["objective"]
+        return state
 
     @property
     def accuracy(self) -> float:
@@ -86,6 +102,11 @@ class Plan:
     transform: Transform | None
     draw: Tensor | None
     choose: Tensor | None
+    score: Score | None
+    environments: Tensor | None
+    val: Split | None  # other validation samples than the run's
+    model: Factory | None  # makes another network than the recipe's
+    train_only: str | None  # "head": all other weights, and the batch statistics, stay as they are
     stop: str | int
     start: Fit | None
     recipe: Recipe
@@ -95,27 +116,50 @@ class Plan:
     salt: int = 0  # of the weights it begins with
 
     @property
+    def resolved_recipe(self) -> Recipe:
+        """The recipe with nothing left to choose."""
+        return self.recipe.replace(precision=self.arithmetic.precision, slices=self.arithmetic.slices)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The stopping rules that the training follows."""
+        return ("val", "train") if self.shared else (self.stop,) if isinstance(self.stop, str) else ()
+
+    @property
+    def has_step(self) -> bool:
+        """Whether the objective updates the weights itself."""
+        return has_step(self.objective)
+
+    @property
+    def weights_only(self) -> bool:
+        """Whether another training's weights are taken at the start, but not its optimiser."""
+        return self.has_step or self.train_only is not None
+
+    @property
     def needs_whole_batches(self) -> str:
         """What does not declare that a batch may be cut, in words; empty where both do."""
+        if self.has_step:
+            return (
+                f"the objective {type(self.objective).__qualname__} has a step of its own for whole batches"
+            )
         used = {"objective": self.objective, "transform": self.transform}
         for kind, each in used.items():
             if each is not None and not is_separable(each):
-                return f"the {kind} {getattr(each, '__qualname__', type(each).__qualname__)}"
+                name = getattr(each, "__qualname__", type(each).__qualname__)
+                return f"the {kind} {name} does not declare that batches may be cut"
         return ""
 
-    def is_named(self, data: object) -> bool:
-        """Whether `dependencies` say all of what makes this training from `data`.
+    def is_named(self) -> bool:
+        """Whether `dependencies` say all of what makes this training.
 
         Only of functions of this package, which mean the same whenever they are named. What a user's needs, a
         transform, a dataset, or where another training stood, may be anything.
         """
-        module = getattr(self.objective, "__module__", "") or ""
-        name = getattr(self.objective, "__qualname__", "")
-        ours = (
-            module.startswith("evenhand.") and getattr(sys.modules.get(module), name, None) is self.objective
-        )
-        plain = self.transform is None and self.start is None and self.split.x is data
-        return ours and plain and isinstance(data, (Tensor, np.ndarray))
+        given = [self.objective, self.model, self.score]
+        ours = all(each is None or _is_ours(each) for each in given)
+        splits = [self.split] if self.val is None else [self.split, self.val]
+        arrays = all(isinstance(split.x, (Tensor, np.ndarray)) for split in splits)
+        return ours and arrays and self.transform is None and self.start is None
 
     @property
     def snapshot(self) -> str:
@@ -130,10 +174,23 @@ class Plan:
         epochs, sums = state["epoch"], state["histories"]
         return not self.recorded or ranks.from_first(lambda: Histories.whole(folder, epochs, sums))
 
-    def dependencies(self) -> dict[str, Any]:
-        """What a training that is not plain ERM depends on, besides what its transform or objective holds."""
+    def dependencies(self, storage: Callable[[Split], str]) -> dict[str, Any]:
+        """What a training that is not plain ERM depends on, besides what its transform or objective holds.
+
+        `storage` names the inputs of a split.
+        """
         rows = (self.split.index, self.split.rows, self.split.copies, self.split.y)
+        more = {
+            "x": "" if (inputs := storage(self.split)) == "train" else inputs,
+            "environments": "" if self.environments is None else checksum(self.environments),
+            "val": "" if self.val is None else f"{storage(self.val)} {_scored(self.val)}",
+            "model": "" if self.model is None else described(self.model),
+            "score": "" if self.score is None else definition(self.score),
+            "train_only": self.train_only,
+        }
         return {
+            # Options that came later are named only where they are used, so that older keys still hold.
+            **{name: value for name, value in more.items() if value},
             "rows": checksum(*rows),
             "groups": "" if self.split.group is None else checksum(self.split.group),
             "transform": "" if self.transform is None else definition(self.transform),
@@ -144,3 +201,40 @@ class Plan:
             "salt": self.salt,
             "recorded": self.recorded,  # such a training is checked in every epoch
         }
+
+
+def described(factory: Factory) -> dict[str, Any]:
+    """The definition of a function with those of its arguments and closed-over names that are plain values.
+
+    >>> described(functools.partial(nn.Linear, 3, out_features=2))["values"]
+    {'0': 3, 'out_features': 2}
+    """
+    values: dict[str, Any] = {}
+    if isinstance(factory, functools.partial):
+        values = {str(number): value for number, value in enumerate(factory.args)} | factory.keywords
+        factory = factory.func
+    cells = getattr(factory, "__closure__", None) or ()
+    for name, cell in zip(factory.__code__.co_freevars if cells else (), cells, strict=True):
+        values[name] = cell.cell_contents
+    known = {
+        name: checksum(value) if isinstance(value, (Tensor, np.ndarray)) else value
+        for name, value in values.items()
+        if isinstance(value, (Tensor, np.ndarray, *PLAIN))
+    }
+    return {**definition(factory), "values": known}
+
+
+def _is_ours(function: Any) -> bool:
+    """Whether this is a function of this package under its own name, or one with plain arguments."""
+    if isinstance(function, functools.partial):
+        values = (*function.args, *function.keywords.values())
+        return _is_ours(function.func) and all(isinstance(value, PLAIN) for value in values)
+    module = getattr(function, "__module__", "") or ""
+    name = getattr(function, "__qualname__", "")
+    return module.startswith("evenhand.") and getattr(sys.modules.get(module), name, None) is function
+
+
+def _scored(split: Split) -> str:
+    """What of validation samples, besides their inputs, decides when a training stops."""
+    parts = (split.rows, split.y, *(part for part in (split.group, split.weight) if part is not None))
+    return checksum(*parts)

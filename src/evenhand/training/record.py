@@ -129,7 +129,10 @@ class Record:
 
     @cached_property
     def predictions(self) -> dict[str, np.ndarray]:
-        """Predicted classes of `val` and `test`, (samples,) int32."""
+        """Predicted classes of `val` and `test`, (samples,) int32.
+
+        Also their `val_confidence` and `val_logits`, float16; older and packed records have fewer of them.
+        """
         from evenhand.core.arrays import read_arrays
 
         try:

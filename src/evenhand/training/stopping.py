@@ -18,7 +18,7 @@ POINT = 0.01
 
 @dataclass
 class Rule:
-    """Early stopping on one accuracy: no gain above delta in the last `patience` checks."""
+    """Early stopping on one accuracy or score: no gain above delta in the last `patience` checks."""
 
     best: float = -math.inf
     waited: int = 0
@@ -71,7 +71,7 @@ class Rules:
         for name, rule in self.rules.items():
             if rule.stopped is not None:
                 continue
-            accuracy = row["accuracy"] if name == "train" else row["val_accuracy"]
+            accuracy = row["accuracy"] if name == "train" else row.get("score", row["val_accuracy"])
             due = name == "train" or row["epoch"] % self.recipe.check_every == 0 or end
             if due:
                 self._keep(name, rule.check(accuracy, self.recipe), row, weights)

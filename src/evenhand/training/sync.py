@@ -100,10 +100,12 @@ def broadcast(module: nn.Module) -> None:
         ranks.copy_from_first(value)
 
 
-def check_stage(stage: str, folder: str, needs_whole_batches: str, num_slices: int) -> None:
+def check_stage(
+    stage: str, folder: str, needs_whole_batches: str, num_slices: int, *, separable: bool = True
+) -> None:
     """Refuse what cannot be trained in slices, or by several ranks together.
 
-    `needs_whole_batches`: the objective or transform that does, in words, or nothing.
+    `needs_whole_batches`: what does, and why, in words; or nothing.
     """
     if max(ranks.count(), num_slices) == 1:
         return
@@ -113,9 +115,9 @@ def check_stage(stage: str, folder: str, needs_whole_batches: str, num_slices: i
         )
     if needs_whole_batches:
         raise ValueError(
-            f"{needs_whole_batches} does not declare that batches may be cut, but they are cut into "
-            f"{max(ranks.count(), num_slices)} slices; run it without torchrun and with slices=1, or, if it "
-            "treats every sample by itself, decorate it with evenhand.separable"
+            f"{needs_whole_batches}, but they are cut into {max(ranks.count(), num_slices)} slices; run it "
+            "without torchrun and with slices=1"
+            + (", or, if it treats every sample by itself, decorate it with evenhand.separable" * separable)
         )
     expected = ranks.from_first(lambda: folder)
     if folder != expected:

@@ -7,21 +7,21 @@ are trained one epoch at a time, those with `warm_start` one stage at a time.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import _safe_indexing
 from sklearn.utils.class_weight import compute_class_weight
 
-from evenhand.tasks.samples import encode
-
 Array = npt.NDArray[Any]
-Scores = Iterator[Array]  # per point of the history: probabilities (samples, classes) or decision values
-Training = Callable[[Any, Any, Array, Array | None, int | None, int], Scores]
+Inputs = Sequence[Any]  # those that are trained on, then any others that are only looked at
+Scores = Iterator[list[Array]]  # per point of the history: probabilities (samples, classes) of all inputs
+Training = Callable[[Any, Inputs, Array, Array | None, int | None, int], Scores]
 
 _FLOOR = 1e-7  # of a probability, so that no single loss exceeds 16.1 and outweighs all others
 _MOST_POINTS = 100  # of a history, unless told: epochs at most, or boosting rounds that are kept
@@ -53,9 +53,23 @@ def record(
     """Train the estimator and give every sample's losses, (samples, epochs) float32."""
     training = training_of(estimator)
     assert training is not None
-    _, position = encode(y)
-    columns = [losses_of(scores, position) for scores in training(estimator, x, y, weight, epochs, seed)]
+    _, position = _encode(y)
+    columns = [losses_of(scores, position) for (scores,) in training(estimator, [x], y, weight, epochs, seed)]
     return np.stack(columns, axis=1)
+
+
+def seeded(estimator: Any, seed: int) -> Any:
+    """A fresh copy of an estimator, each `random_state` of which that is None is the seed."""
+    copied = clone(estimator)
+    parameters = copied.get_params(deep=True).items()
+    unset = [key for key, value in parameters if value is None and key.endswith("random_state")]
+    return copied.set_params(**dict.fromkeys(unset, seed))
+
+
+def _encode(y: Array) -> tuple[Array, npt.NDArray[np.int64]]:
+    """The distinct labels, sorted, and which of them each sample has."""
+    classes, position = np.unique(y, return_inverse=True)
+    return classes, position.reshape(-1).astype(np.int64)
 
 
 def losses_of(probabilities: Array, position: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -85,7 +99,8 @@ def probabilities(estimator: Any, x: Any) -> Array:
     return softmax(np.asarray(estimator.decision_function(x)))
 
 
-def _fit(estimator: Any, x: Any, y: Array, weight: Array | None) -> None:
+def fit(estimator: Any, x: Any, y: Array, weight: Array | None) -> None:
+    """Train at once, with weights if there are any."""
     estimator.fit(x, y) if weight is None else estimator.fit(x, y, sample_weight=weight)
 
 
@@ -94,46 +109,57 @@ def _points(count: int, most: int) -> list[int]:
     return [int(point) for point in np.unique(np.linspace(1, count, min(count, most)).round())]
 
 
-def _staged(estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int | None, seed: int) -> Scores:
+def _staged(
+    estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
+) -> Scores:
     """scikit-learn's boosting: one fit, then what it predicted after its rounds."""
-    _fit(estimator, x, y, weight)
+    fit(estimator, inputs[0], y, weight)
     rounds = getattr(estimator, "n_iter_", None) or len(estimator.estimators_)
     keep = set(_points(int(rounds), epochs or _MOST_POINTS))
     direct = hasattr(estimator, "staged_predict_proba")
-    stages = (
+    stages = [
         estimator.staged_predict_proba(x) if direct else map(softmax, estimator.staged_decision_function(x))
-    )
-    for number, probabilities in enumerate(stages, start=1):
+        for x in inputs
+    ]
+    for number, scores in enumerate(zip(*stages, strict=True), start=1):
         if number in keep:
-            yield probabilities
+            yield [*scores]
 
 
 def _lightgbm(
-    estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int | None, seed: int
+    estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
 ) -> Scores:
     """One fit, then its trees added up: every tree is asked once."""
-    _fit(estimator, x, y, weight)
-    first, total = 0, 0.0
+    fit(estimator, inputs[0], y, weight)
+    first, totals = 0, [0.0] * len(inputs)
     rounds = estimator.best_iteration_ or estimator.booster_.current_iteration()
     for point in _points(rounds, epochs or _MOST_POINTS):
         window = {"start_iteration": first, "num_iteration": point - first}
-        first, total = point, total + estimator.predict_proba(x, raw_score=True, **window)
-        yield softmax(np.asarray(total))
+        added = [estimator.predict_proba(x, raw_score=True, **window) for x in inputs]
+        first, totals = point, [total + more for total, more in zip(totals, added, strict=True)]
+        yield [softmax(np.asarray(total)) for total in totals]
 
 
-def _xgboost(estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int | None, seed: int) -> Scores:
+def _xgboost(
+    estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
+) -> Scores:
     """One fit, then its trees on top of the margin so far: every tree is asked once."""
-    _fit(estimator, x, y, weight)
-    first, margin = 0, None
+    fit(estimator, inputs[0], y, weight)
+    first, margins = 0, [None] * len(inputs)
     for point in _points(estimator.get_booster().num_boosted_rounds(), epochs or _MOST_POINTS):
-        margin = estimator.predict(x, output_margin=True, base_margin=margin, iteration_range=(first, point))
+        margins = [
+            estimator.predict(x, output_margin=True, base_margin=margin, iteration_range=(first, point))
+            for x, margin in zip(inputs, margins, strict=True)
+        ]
         first = point
-        yield softmax(margin)
+        yield [softmax(np.asarray(margin)) for margin in margins]
 
 
-def _epochs(estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int | None, seed: int) -> Scores:
+def _epochs(
+    estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
+) -> Scores:
     """One `partial_fit` an epoch, on shuffled rows; without `epochs`, until the loss falls no further."""
-    classes, position = encode(y)
+    classes, position = _encode(y)
     own = _prepare_for_epochs(estimator, classes, y)
     most = epochs or min(own.get("max_iter") or _MOST_POINTS, _MOST_POINTS)
     tolerance = own.get("tol") or _TOLERANCE
@@ -143,11 +169,14 @@ def _epochs(estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int 
         order = np.random.default_rng([seed, epoch]).permutation(len(y))
         given = {} if weight is None else {"sample_weight": weight[order]}
         estimator.partial_fit(
-            _safe_indexing(x, order), y[order], **({"classes": classes} if epoch == 0 else {}), **given
+            _safe_indexing(inputs[0], order),
+            y[order],
+            **({"classes": classes} if epoch == 0 else {}),
+            **given,
         )
-        scores = probabilities(estimator, x)
+        scores = [probabilities(estimator, x) for x in inputs]
         yield scores
-        mean = float(np.average(losses_of(scores, position), weights=weight))
+        mean = float(np.average(losses_of(scores[0], position), weights=weight))
         stale = 0 if mean < best - tolerance else stale + 1
         best = min(best, mean)
         if epochs is None and stale >= patience:
@@ -167,7 +196,7 @@ def _prepare_for_epochs(estimator: Any, classes: Array, y: Array) -> dict[str, A
 
 
 def _warm_start(
-    estimator: Any, x: Any, y: Array, weight: Array | None, epochs: int | None, seed: int
+    estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
 ) -> Scores:
     """Trees, or iterations, a few more at every stage; the last stage has all iterations to converge."""
     own = estimator.get_params()
@@ -181,8 +210,8 @@ def _warm_start(
         with warnings.catch_warnings():
             if number < len(steps):
                 warnings.simplefilter("ignore", ConvergenceWarning)  # a stage is not meant to converge
-            _fit(estimator, x, y, weight)
-        yield probabilities(estimator, x)
+            fit(estimator, inputs[0], y, weight)
+        yield [probabilities(estimator, x) for x in inputs]
     estimator.set_params(warm_start=own["warm_start"])
 
 
