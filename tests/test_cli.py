@@ -5,6 +5,7 @@ import errno
 import importlib
 import json
 import linecache
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+import evenhand as package
 from evenhand import cli, tasks
+from evenhand.cli.common import OWN, app
 
 
 def call(
@@ -31,12 +34,53 @@ def evenhand(capsys, monkeypatch):
     return lambda *words: call(capsys, monkeypatch, *words)
 
 
-def test_help_names_every_command_and_loads_no_torch() -> None:
-    code = "import sys; sys.argv = ['evenhand', '--help']\nfrom evenhand import cli\ntry: cli.main()\nfinally: print('torch' in sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip().endswith("False")
-    for command in ("demo", "run", "tasks", "methods", "report"):
-        assert re.search(rf"^  {command} ", answer.stdout, re.M)
+def help_text(*words: str) -> str:
+    """What a terminal of 100 columns shows; a process of its own, so that nothing is imported before."""
+    code = (
+        f"import sys; sys.argv = ['evenhand', *{words!r}]\nfrom evenhand import cli\n"
+        "try: cli.main()\nfinally: print('torch' in sys.modules)"
+    )
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    shown, _, loaded = answer.stdout.strip().rpartition("\n")
+    assert loaded == "False", "help must not import torch"
+    return shown
+
+
+def test_help_groups_every_command_and_loads_no_torch() -> None:
+    shown = help_text("-h")
+    assert shown == help_text("--help")
+    panels = dict(re.findall(r"╭─ ([^─]+) ─+╮\n(.*?)╰", shown, re.S))
+    listed = {title: re.findall(r"^│ (\w+)  ", rows, re.M) for title, rows in panels.items()}
+    registered = [
+        each.name or each.callback.__name__ for each in (*app.registered_commands, *app.registered_groups)
+    ]
+    assert sorted(name for names in listed.values() for name in names) == sorted(registered)
+    assert list(listed) == ["Options", "Start here", "Train and compare", "Read results", OWN]
+    assert "demo" in listed["Start here"] and "report" in listed["Read results"]
+
+
+def test_summaries_take_one_line_of_a_terminal() -> None:
+    rows = re.findall(r"^│ (.*)│$", help_text("-h"), re.M)
+    assert len(rows) > 12 and all(re.match(r"(--)?\w", row) for row in rows), "a summary is wrapped"
+    assert "…" not in "".join(rows)
+
+
+def test_the_version_is_shown(evenhand) -> None:
+    assert evenhand("--version") == (0, f"evenhand {package.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "choices"),
+    [(("run", "digits", "tab", "--precision", "fp8"), ("auto", "fp32", "bf16")),
+     (("predict", "run", "in.npy", "--model", "best"), ("baseline", "balanced"))],
+)  # fmt: skip
+def test_a_value_that_is_no_choice_is_refused_with_the_choices(evenhand, words, choices) -> None:
+    code, out, err = evenhand(*words)
+    assert code == 2 and not out and all(choice in err for choice in choices)
+    assert all(choice in help_text(words[0], "--help") for choice in choices)
 
 
 def test_the_demo_trains_erm_and_even_and_writes_a_page(evenhand, monkeypatch, tmp_path: Path) -> None:
@@ -238,4 +282,4 @@ def test_a_full_disk_is_said_with_what_to_do(evenhand, tmp_path: Path, monkeypat
 
     monkeypatch.setattr("evenhand.training.store.os.fsync", full)
     code, _, err = evenhand("run", "digits", "erm", "--epochs", 1, "--limit", 40, "-q", "--runs", tmp_path)
-    assert code == 2 and "No space left on device; make room, and the same command continues" in err
+    assert code == 2 and "No space left on device; free some space, then repeat the command to resume" in err

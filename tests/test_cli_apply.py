@@ -39,11 +39,6 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_help_names_both_commands(evenhand) -> None:
-    code, out, _ = evenhand("--help")
-    assert code == 0 and all(re.search(rf"^  {name} ", out, re.M) for name in ("partition", "predict"))
-
-
 # -- partition -------------------------------------------------------------------------------------------
 
 

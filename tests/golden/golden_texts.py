@@ -40,8 +40,8 @@ import evenhand  # noqa: E402
 from evenhand import cli  # noqa: E402
 from evenhand.bench.pack import load  # noqa: E402
 from evenhand.bench.results import frame  # noqa: E402
-from evenhand.report import explorer, render, tables  # noqa: E402
-from evenhand.report.page import build  # noqa: E402
+from evenhand.report import render, tables  # noqa: E402
+from evenhand.report.page import build, render_audit  # noqa: E402
 
 WIDTH = "100"  # of the terminal
 PACKED = sorted([*(ROOT / "results").glob("*.zip"), *(ROOT / "results" / "studies").glob("*.zip")])
@@ -173,7 +173,7 @@ def audit_of(kind: str, folder: Path) -> str:
 
 def visible(html: str) -> str:
     """The text of a page, without scripts and styles."""
-    lines = (" ".join(line.split()) for line in Page(html).text.splitlines())
+    lines = (" ".join(line.split()) for line in Page(html).lines)
     return "\n".join(line for line in lines if line) + "\n"
 
 
@@ -221,7 +221,7 @@ def packed_page(folder: Path) -> str:
 def audit_page(folder: Path) -> str:
     """The page of a made-up audit, for every kind of data."""
     parts = [
-        f"{kind}\n{visible(explorer.render(made_audit.audit(kind=kind)))}"
+        f"{kind}\n{visible(render_audit(made_audit.audit(kind=kind)))}"
         for kind in ("pictures", "texts", "rows")
     ]
     return "\n".join(parts)

@@ -145,19 +145,26 @@ def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def told(checks: list[examined.Check], state: str) -> list[str]:
+    return [f"{check.what}: {check.found}; {check.remedy}" for check in checks if check.state == state]
+
+
 def test_the_doctor_finds_a_healthy_machine_usable_and_writes_nothing(
-    command: Command, healthy: Path
+    command: Command, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     code, out, _ = command("doctor", "--data", "data")
-    assert code == 0 and "Nothing would go wrong." in out
-    for word in ("torch", "cpus", "free memory", "folders", "digits_even_odd", "missing: "):
+    assert code == 0 and "Nothing would fail." in out and "✗" not in out
+    for word in ("torch", "CPUs", "of memory free", "runs folder", "digits_even_odd ready, in data"):
         assert word in out
+    assert "○  data          none for bar, " in out and "→ evenhand data fetch TASK" in out
+    assert len(out.splitlines()) <= 24, "one screen"
     assert [path.name for path in healthy.iterdir()] == ["data"]
     code, out, _ = command("doctor", "--json")
     content = json.loads(out)
-    assert code == 0 and content["ok"] and content["problems"] == []
-    assert content["versions"]["evenhand"] == evenhand.__version__ and content["data"]["digits"] == "there"
-    assert "$EVENHAND_DATA is not set" in content["data"]["folder"]
+    assert code == 0 and content["ok"] and "problem" not in {check["state"] for check in content["checks"]}
+    assert content["versions"]["evenhand"] == evenhand.__version__ and content["data"]["tasks"]["digits"]
+    assert any("$EVENHAND_DATA is not set" in check["found"] for check in content["checks"])
 
 
 def test_the_doctor_says_what_would_go_wrong(
@@ -166,11 +173,13 @@ def test_the_doctor_says_what_would_go_wrong(
     (healthy / "runs").write_text("in the way")
     monkeypatch.setenv("EVENHAND_WEIGHTS", "nowhere")
     code, out, _ = command("doctor", "--data", "absent", "--json")
-    problems = json.loads(out)["problems"]
+    problems = told([examined.Check(**check) for check in json.loads(out)["checks"]], "problem")
     assert code == 1 and len(problems) == 3
-    assert any("runs folder" in line and "is a file; name another with --runs" in line for line in problems)
-    assert any("--data names absent, which is not a folder" in line for line in problems)
-    assert any("$EVENHAND_WEIGHTS names nowhere" in line for line in problems)
+    assert any("runs folder" in line and "is a file; choose another with --runs" in line for line in problems)
+    assert any("--data names absent, which is not a folder; make it or name" in line for line in problems)
+    assert any("$EVENHAND_WEIGHTS names nowhere, which is not there; unset it" in line for line in problems)
+    code, out, _ = command("doctor", "--data", "absent")
+    assert code == 1 and out.count("✗") == 4 and "3 of these would make a command fail (✗)." in out
 
 
 def test_the_doctor_notices_a_folder_that_cannot_be_written_to(
@@ -180,18 +189,18 @@ def test_the_doctor_notices_a_folder_that_cannot_be_written_to(
         raise PermissionError(30, "Read-only file system")
 
     monkeypatch.setattr(Path, "touch", refuse)
-    problems = examined.examine().problems
+    problems = told(examined.examine().checks, "problem")
     assert any("cache folder" in line and "$EVENHAND_CACHE" in line for line in problems)
 
 
-@pytest.mark.parametrize(("free", "where"), [(50 << 20, "problems"), (500 << 20, "notes")])
+@pytest.mark.parametrize(("free", "state"), [(50 << 20, "problem"), (500 << 20, "missing")])
 def test_the_doctor_counts_the_disk(
-    healthy: Path, monkeypatch: pytest.MonkeyPatch, free: int, where: str
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, free: int, state: str
 ) -> None:
     usage = type("Usage", (), {"free": free})
     monkeypatch.setattr(examined.shutil, "disk_usage", lambda path: usage)
-    found = examined.examine()
-    assert any("are free where the runs folder is" in line for line in getattr(found, where))
+    found = told(examined.examine().checks, state)
+    assert any(f"runs folder: only {free / 1e9:.1f} GB free" in line for line in found)
 
 
 def test_the_doctor_notices_versions_that_do_not_fit(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,8 +209,8 @@ def test_the_doctor_notices_versions_that_do_not_fit(healthy: Path, monkeypatch:
         examined, "_version", lambda name: {"pandas": None, "torch": "2.4.0+cpu"}.get(name, real(name))
     )
     monkeypatch.setattr(examined.importlib.metadata, "requires", lambda name: ["numpy", "torch==2.15.0"])
-    found = examined.examine()
-    assert any(
-        "is made for torch 2.15.0, but torch 2.4.0+cpu is installed" in line for line in found.problems
-    )
-    assert any("pandas not installed; pip install 'evenhand[table]'" in line for line in found.notes)
+    found = examined.examine().checks
+    problems = told(found, "problem")
+    assert any("is made for torch 2.15.0, but torch 2.4.0+cpu is installed" in line for line in problems)
+    optional = told(found, "missing")
+    assert any("pandas not installed; pip install 'evenhand[table]'" in line for line in optional)

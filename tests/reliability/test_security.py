@@ -39,9 +39,8 @@ from evenhand import LossHistory, Partition, Task, cli, tasks  # noqa: E402
 from evenhand.bench import pack as records  # noqa: E402
 from evenhand.core import arrays  # noqa: E402
 from evenhand.integrations import files, prediction  # noqa: E402
-from evenhand.report import explorer  # noqa: E402
-from evenhand.report.explorer_input import Pictures, Rows, Score, Texts, Verdict  # noqa: E402
-from evenhand.report.page import build  # noqa: E402
+from evenhand.report.page import Score, Verdict, build  # noqa: E402
+from evenhand.report.samples import Pictures, Rows, Texts  # noqa: E402
 from evenhand.tasks import colour, cub, datasets, images, table  # noqa: E402
 from evenhand.training import models, store  # noqa: E402
 from evenhand.training.record import Record  # noqa: E402
@@ -341,7 +340,9 @@ def test_hostile_class_and_group_names_are_text_in_every_output(
             check_table(text, form)
     assert command("report", "--out", "page.html")[0] == 0
     page = Path("page.html").read_text()
-    assert page.count("<script") == 2 and f"window.{MARK}=1;" not in page.replace("&lt;script&gt;window", "")
+    for inert in ("&lt;script&gt;window", r"\u003cscript\u003ewindow"):  # as words, and in the data of a plot
+        page = page.replace(inert, "")
+    assert page.count("<script") == 1 and f"window.{MARK}=1;" not in page
     for log in tmp_path.rglob("log.txt"):
         assert not steers(log.read_text())
 
@@ -568,7 +569,7 @@ def test_a_page_of_hostile_names_does_nothing_in_a_browser(browser: Any, tmp_pat
     task = hostile_task(some)
     runs = [evenhand.execute(task, method, runs=tmp_path / "runs", device="cpu") for method in ("erm", "tab")]
     page = build(runs, tmp_path / "page.html", load_task=lambda _: task)
-    clicked_through(browser, page, ["h1", "main", "footer", "table", "svg", "img"])
+    clicked_through(browser, page, ["h1", "main", "footer", "table", "canvas", "img"])
 
 
 def test_a_bench_page_of_hostile_names_does_nothing_in_a_browser(browser: Any, tmp_path: Path) -> None:
@@ -599,5 +600,5 @@ def test_an_audit_of_hostile_samples_does_nothing_in_a_browser(
         own, title=NAMES[1], headline=NAMES[2], lede=NAMES, class_names=[NAMES[0], NAMES[4]], verdicts=[verdict, verdict],
         scores=[score], groups=[score], recommendation=NAMES[1], facts=list(zip(NAMES, NAMES, strict=True)), media=media,
     )  # fmt: skip
-    page = explorer.write(tmp_path / "report.html", told)
+    page = made_audit.write(tmp_path / "report.html", told)
     clicked_through(browser, page, ["h1", "#map-plot", ".item", ".shown", "#export"])

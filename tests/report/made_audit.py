@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
-from evenhand.report.explorer import Audit, Pictures, Rows, Samples, Score, Texts, Verdict
+from evenhand.report.page import Audit, Score, Verdict, render_audit
+from evenhand.report.samples import Pictures, Rows, Samples, Texts
 
 HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>"
 STRANGE = [
@@ -107,6 +109,12 @@ def audit(own: Samples | None = None, *, kind: str = "pictures", **more: object)
         "media": media,
     }
     return Audit(**{**fields, **more})
+
+
+def write(path: Path, own: Audit) -> Path:
+    """The page in a file; names that are no text become question marks, as `evenhand audit` has it."""
+    path.write_bytes(render_audit(own).encode(errors="replace"))
+    return path
 
 
 def hostile_audit(kind: str = "rows") -> Audit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 VOID = {"meta", "img", "input", "br", "hr", "link"}
+INLINE = {"a", "b", "bdi", "button", "code", "img", "kbd", "label", "option", "small", "span", "strong"}
 
 
 class Page(HTMLParser):
@@ -14,6 +15,7 @@ class Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.tags: list[tuple[str, dict[str, str]]] = []
         self.text = ""
+        self.lines = [""]  # the text, with a line for every block, however the source is broken into lines
         self.raw: list[tuple[str, dict[str, str], str]] = []  # (tag, attributes, content)
         self._open: list[str] = []
         self.feed(html)
@@ -23,6 +25,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = {name: value or "" for name, value in attrs}
         self.tags.append((tag, attributes))
+        self._begin_line(tag)
         if tag in ("script", "style"):
             self.raw.append((tag, attributes, ""))
         if tag not in VOID:
@@ -34,6 +37,11 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         assert self._open and self._open[-1] == tag, f"</{tag}> closes {self._open[-3:]}"
         self._open.pop()
+        self._begin_line(tag)
+
+    def _begin_line(self, tag: str) -> None:
+        if tag not in INLINE:
+            self.lines.append("")
 
     def handle_data(self, data: str) -> None:
         if self._open and self._open[-1] in ("script", "style"):
@@ -41,6 +49,7 @@ class Page(HTMLParser):
             self.raw[-1] = (tag, attributes, before + data)
         else:
             self.text += data
+            self.lines[-1] += data
 
     def all(self, tag: str, **wanted: str) -> list[dict[str, str]]:
         """The attributes of every such tag."""

@@ -266,9 +266,3 @@ def test_what_is_not_an_image_is_named(pictures):
         ValueError, match=r"09.jpg cannot be decoded .*damaged or not an image: fetch it again"
     ):
         images.decoded("test", pictures, 8)
-
-
-def test_without_pillow_the_error_names_the_extra(pictures, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"pip install 'evenhand\[vision\]'"):
-        images.read(pictures[0], 8)

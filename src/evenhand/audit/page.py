@@ -1,4 +1,4 @@
-"""The audit as a page to explore: what report/explorer.py is to be told."""
+"""The audit as a page to explore, in the terms of report/page.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 import evenhand
 from evenhand.audit.words import advice_sentence, class_advice, list_counts, list_notes, recommendation
-from evenhand.report import explorer
-from evenhand.report.explorer_input import Audit, Pictures, Rows, Samples, Score, Texts
-from evenhand.report.explorer_input import Verdict as ClassLine
+from evenhand.report.page import Audit, Score, render_audit
+from evenhand.report.page import Verdict as ClassLine
+from evenhand.report.samples import Pictures, Rows, Samples, Texts
 
 if TYPE_CHECKING:
     from evenhand.audit.run import Audited
@@ -22,11 +22,11 @@ ONE_HUMP = 0.64  # the gap of one normal hump: no evidence at all
 def content(done: Audited) -> bytes:
     """The page about the training samples."""
     # Names of files may hold bytes that are no text; they become question marks.
-    return explorer.render(told(done)).encode(errors="replace")
+    return render_audit(told(done)).encode(errors="replace")
 
 
 def told(done: Audited) -> Audit:
-    """An audit in the explorer's terms."""
+    """An audit in the page's terms."""
     found, data = done.evidence, done.data
     rows = data.rows(0)
     samples = Samples(

@@ -107,7 +107,15 @@ def frame(records: Iterable[Record]) -> Frame:
     for own in by_task.values():
         _name_variants(own)
         _mark(own)
-    return pd.DataFrame(rows, columns=[*_row_names()])
+    return pd.DataFrame(map(_storable, rows), columns=[*_row_names()])
+
+
+def _storable(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose texts pandas can hold: half of a surrogate pair becomes a question mark."""
+    return {
+        name: value.encode(errors="replace").decode() if isinstance(value, str) else value
+        for name, value in row.items()
+    }
 
 
 def _row(record: Record) -> dict[str, Any]:
@@ -386,7 +394,7 @@ def groups(rows: Frame) -> Frame:
         for test in [row["record"].metrics["test"]]
         for part in test["groups"] or test["classes"]
     ]
-    return pd.DataFrame(listing)
+    return pd.DataFrame(map(_storable, listing))
 
 
 # -- selection ---------------------------------------------------------------------------------------------

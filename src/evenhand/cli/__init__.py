@@ -1,4 +1,4 @@
-"""The command line: parses, calls the library, prints. Torch is loaded only by commands that compute."""
+"""The command line: it parses, calls the library and prints. Only commands that compute import torch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import warnings
 
 import typer
 
-from evenhand.cli import train, audit, bench, results, data, apply, doctor  # isort: skip  # each adds its commands
+from evenhand.cli import train, audit, doctor, bench, data, results, apply  # isort: skip  # the order of the help
 from evenhand.cli.common import app, plain_warning, say
 
 __all__ = ["app", "apply", "audit", "bench", "data", "doctor", "main", "results", "train"]
 
 
 def main() -> None:
-    """Run the command line; what a user can mend is said in one line, with exit code 2."""
-    # A method, task or model of the user's own may lie in the current folder; it never hides a library.
+    """Run the command line. An error that a user can fix is one sentence, with exit code 2."""
+    # A user's method, task or model may be in the current folder. It never hides a library.
     sys.path.append("")
     logger = logging.getLogger("evenhand")
     logger.handlers, logger.propagate = [logging.StreamHandler(sys.stderr)], False
@@ -27,12 +27,12 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
-        rank = os.environ.get("RANK", "0")  # of the processes that torchrun has started
+        rank = os.environ.get("RANK", "0")  # set by torchrun
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "; make room, and the same command continues from here" if full else ""
+        advice = "; free some space, then repeat the command to resume" if full else ""
         say(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {error}{advice}", err=True)
         sys.exit(2)
     except SystemExit as end:
-        if end.code == 130:  # what typer makes of Ctrl-C
-            typer.echo("evenhand: interrupted; the same command continues from here", err=True)
+        if end.code == 130:  # typer's exit code for Ctrl-C
+            typer.echo("evenhand: interrupted; repeat the command to resume", err=True)
         raise

@@ -1,4 +1,4 @@
-"""The `audit` command: the answer about one's own data."""
+"""The `audit` command: find and test the shortcuts in your own data."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Device, Json, Quiet, Seed, Verbose, app, console, say
+from evenhand.cli.common import START, Device, Epochs, Json, Quiet, Seed, Verbose, app, console, say, table
 
-SHOWN = 20  # classes in the table; the rest is in summary.json
+SHOWN = 20  # classes in the table; summary.json holds all of them
 LISTS = ("minority", "mislabelled")
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def audit(
     data: Annotated[
         str,
         typer.Argument(metavar="DATA", help="A folder of class folders, a CSV or Parquet table, or a task."),
     ],
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="A table's column of classes.")] = None,
-    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Classify this column's texts.")] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the classes.")] = None,
+    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of texts to classify.")] = None,
     image: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Classify the images whose paths are here.")
+        str | None, typer.Option(metavar="COLUMN", help="Column of paths of images to classify.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Known groups: for scoring only, never for training.")
+        str | None, typer.Option(metavar="COLUMN", help="Column of known groups. Used for scoring only.")
     ] = None,
-    header: Annotated[bool, typer.Option(help="Whether a CSV's first line names its columns.")] = True,
+    header: Annotated[bool, typer.Option(help="Whether the first line of a CSV names its columns.")] = True,
     missing: Annotated[
-        bool, typer.Option("--missing", help="Numbers may be missing: a gap is a value of its own.")
+        bool, typer.Option("--missing", help="Accept missing numbers. A gap is a value of its own.")
     ] = False,
     model: Annotated[
         str | None,
         typer.Option(
-            help="cnn, resnet18, … or module:function (a network or an estimator); "
-            "with --text, a folder of a Hugging Face model."
+            help="cnn, resnet18, … or module:function (a network or an estimator). "
+            "With --text: a folder of a Hugging Face model."
         ),
     ] = None,
-    size: Annotated[int | None, typer.Option(help="Pixels on each side of an image.", min=8)] = None,
+    size: Annotated[int | None, typer.Option(help="Side of an image in pixels.", min=8)] = None,
     frozen: Annotated[
         bool | None,
         typer.Option("--frozen/--fine-tune", help="Train only the last layer of a backbone, or all of it."),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")] = Path("audit"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")] = Path("audit"),
     seed: Seed = 0,
-    epochs: Annotated[int | None, typer.Option(help="At most so many epochs a training.")] = None,
+    epochs: Epochs = None,
     device: Device = "auto",
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Is there a shortcut in your data? Which samples break it, and does retraining help?"""
+    """Find shortcuts in your data: which samples break them, and does retraining help?"""
     from evenhand.audit.run import audit as audit_
     from evenhand.audit.write import write
     from evenhand.training.progress import choose
@@ -82,30 +82,27 @@ def audit(
 
 
 def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
-    from rich.table import Table
-
     from evenhand.audit.words import advice_sentence, list_notes, recommendation
 
-    classes = Table("class", title="Do some samples of a class stand apart?", title_justify="left")
-    for name in ("samples", "minority", "mislabelled", "gap", "threshold"):
-        classes.add_column(name, justify="right")
-    classes.add_column("evidence")
+    classes = []
     lists, labels = done.triage.verdict, done.evidence.y["train"]
     for number, each in enumerate(done.verdict.classes[:SHOWN]):
         own = lists[labels == number]
         counts = [f"{count:,}" for count in (len(own), *((own == kind).sum() for kind in LISTS))]
-        classes.add_row(each.name, *counts, f"{each.gap:.2f}", f"{each.threshold:.2f}", each.words)
-    console().print(classes)
+        classes.append((each.name, *counts, f"{each.gap:.2f}", f"{each.threshold:.2f}", each.words))
+    columns = ("class", "samples", "minority", "mislabelled", "gap", "threshold", "evidence")
+    title = "Do some samples of a class stand apart?"
+    console().print(table(columns, classes, title, words=("class", "evidence")))
     if len(done.verdict.classes) > SHOWN:
         say(f"… and {len(done.verdict.classes) - SHOWN} more classes in summary.json")
-    models = Table("accuracy", title="Both models on held-out samples", title_justify="left")
-    for name in ("as collected", "balanced"):
-        models.add_column(name, justify="right", no_wrap=True)
+    models = []
     for name, part, what in ROWS:
         both = [summary["models"][key][part].get(what) for key in ("baseline", "balanced")]
         if all(both):
-            models.add_row(name, *(f"{100 * each['accuracy']:.1f}%" for each in both))
-    console().print(models)
+            models.append((name, *(f"{100 * each['accuracy']:.1f}%" for each in both)))
+    console().print(
+        table(("accuracy", "as collected", "balanced"), models, "Both models on held-out samples")
+    )
     counts = summary["triage"]
     for note in done.data.notes:
         say(f"Note: {note}.")

@@ -11,14 +11,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenhand.cli.common import MOST_SEED, Data, Device, Json, Limit, Quiet, Runs, Verbose, app, console, say
+from evenhand.cli.common import (
+    MOST_SEED,
+    RESULTS,
+    TRAIN,
+    Data,
+    Device,
+    Json,
+    Limit,
+    Quiet,
+    Runs,
+    Verbose,
+    app,
+    console,
+    say,
+)
 
 if TYPE_CHECKING:
     from evenhand.bench.agenda import Agenda
     from evenhand.bench.work import Place
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def bench(
     tasks: Annotated[
         list[str] | None,
@@ -65,9 +79,10 @@ def bench(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Search every method's grid with every seed, and select fairly. Called again, it does what is missing.
+    """Search every method's grid with every seed, and select fairly.
 
-    Exit code 1: some runs failed; their folders hold failure.json, and the same command tries them again.
+    Repeat the command to do what is missing. Exit code 1: some runs failed. Their folders hold
+    failure.json, and the same command tries them again.
     """
     from evenhand.bench import show, summary
     from evenhand.bench.launch import launch
@@ -221,12 +236,12 @@ def _say_what_is_missing(agenda: Agenda, runs: Path) -> None:
         say(f"evenhand: failed: {entry.planned.words()}: {entry.error} ({where})", err=True)
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def pack(
     runs: Runs = Path("runs"),
     out: Annotated[Path, typer.Option("--out", "-o", help="The .zip file to write.")] = Path("records.zip"),
 ) -> None:
-    """Write what tables, figures and pages need of all finished runs into one small file."""
+    """Pack the records of all finished runs into one small file."""
     from evenhand.bench import pack as records
 
     if out.suffix != ".zip":  # by which `load` knows it again
@@ -236,12 +251,12 @@ def pack(
     say(f"{len(found)} runs in {out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def unpack(
     file: Annotated[Path, typer.Argument(help="A file that `evenhand pack` wrote.")],
     runs: Runs = Path("runs"),
 ) -> None:
-    """Put packed runs into a runs folder, so that a bench goes on from there; what is there is kept."""
+    """Add packed runs to a runs folder, so that a bench continues from them."""
     from evenhand.bench import pack as records
 
     added, kept = records.unpack(file, runs)

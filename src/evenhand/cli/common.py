@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,35 +14,37 @@ from evenhand.training.journal import printable
 if TYPE_CHECKING:
     from evenhand.training.record import Record
 
-app = typer.Typer(
-    name="evenhand",
-    help="Train classifiers that stay accurate on the groups a dataset under-represents.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+START, TRAIN, RESULTS, OWN = "Start here", "Train and compare", "Read results", "Your own training or data"
+STYLE: dict[str, Any] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": "markdown",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+app = typer.Typer(name="evenhand", add_completion=False, pretty_exceptions_enable=False, **STYLE)
+
 MOST_SEED = 2**32 - 1
 Seed = Annotated[
-    int, typer.Option(help="Initial weights and batch order depend on it.", min=0, max=MOST_SEED)
+    int,
+    typer.Option(
+        metavar="SEED", help="Determines the initial weights and the batch order.", min=0, max=MOST_SEED
+    ),
 ]
-Runs = Annotated[Path, typer.Option(help="Where runs are kept; a finished one is never done again.")]
-Data = Annotated[
-    Path | None, typer.Option(help="The folder that holds the datasets.", envvar="EVENHAND_DATA")
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Runs = Annotated[Path, typer.Option(help="Folder of runs. A finished run is returned, not repeated.")]
+Data = Annotated[Path | None, typer.Option(help="Folder of the datasets.", envvar="EVENHAND_DATA")]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Device to compute on.")]
+Epochs = Annotated[int | None, typer.Option(help="Maximum number of epochs of each training.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[
     bool,
     typer.Option(
         "--verbose",
         "-v",
-        help="Say what is read, reused and written.",
+        help="Log what is read, reused and written.",
         callback=lambda on: on and _show_journal(),
     ),
 ]
-Limit = Annotated[int | None, typer.Option(help="At most so many samples of each split.", min=1)]
+Limit = Annotated[int | None, typer.Option(help="Maximum number of samples of each split.", min=1)]
 
 
 def _show_journal() -> bool:
@@ -51,20 +54,38 @@ def _show_journal() -> bool:
     return True
 
 
+def _show_version(on: bool) -> None:
+    if on:
+        from evenhand import __version__
+
+        typer.echo(f"evenhand {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def evenhand(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Train classifiers that stay accurate on the groups a dataset under-represents."""
+
+
 def say(text: object, *, err: bool = False) -> None:
-    """Print lines in which names may stand that come from data: nothing in them steers the terminal."""
+    """Print lines that may hold names from data. Characters that control a terminal are replaced."""
     typer.echo("\n".join(map(printable, str(text).split("\n"))), err=err)
 
 
 def plain_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning as one line without the code that gave it, which a user cannot change."""
+    """A warning in one line, without the code that raised it: a user cannot change that code."""
     return f"evenhand: warning: {printable(message)}\n"
 
 
 def console() -> Any:
-    """Rich's console, to which a text is nothing but text: no markup, no control characters."""
+    """A console of rich that prints text as it is: no markup, no control characters."""
     from rich.console import Console
     from rich.text import Text
 
@@ -76,10 +97,54 @@ def console() -> Any:
     return Plain()
 
 
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+    words: Collection[str] | None = None,
+) -> Any:
+    """A table for the terminal. The columns in `words`, by default the first, are flush left and may wrap."""
+    from rich.table import Column, Table
+
+    words = columns[:1] if words is None else words
+    heads = [
+        Column(name, overflow="fold") if name in words else Column(name, justify="right", no_wrap=True)
+        for name in columns
+    ]
+    made = Table(*heads, title=title, title_justify="left")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def print_results(records: list[Record], json_: bool) -> None:
+    """Print the scores of runs of one task: as a table, or as JSON with fractions between 0 and 1."""
+    rows = [_row(record) for record in records]
+    if json_:
+        typer.echo(json.dumps({"results": rows}, indent=1))
+        return
+    over = "class" if records[0].metrics["test"]["wga_over"] == "classes" else "group"
+    shown = {
+        f"worst {over}": "wga",
+        "weighted": "accuracy_weighted",
+        "balanced": "accuracy_balanced",
+        "identified": "identified",
+        "purity": "purity",
+    }
+    cells = [
+        (
+            row["method"],
+            *("–" if row[key] is None else f"{100 * row[key]:.1f}%" for key in shown.values()),
+            f"{row['seconds']:.1f}",
+        )
+        for row in rows
+    ]
+    title = f"{rows[0]['task']}, seed {rows[0]['seed']}: accuracies on the test set"
+    console().print(table(("method", *shown, "seconds"), cells, title))
+
+
 def _row(record: Record) -> dict[str, Any]:
-    """One run as plain figures, fractions between 0 and 1."""
-    test = record.metrics["test"]
-    found = record.metrics["identification"] or {}
+    test, found = record.metrics["test"], record.metrics["identification"] or {}
     return {
         "task": record.metrics["task"],
         "method": record.method,
@@ -90,22 +155,3 @@ def _row(record: Record) -> dict[str, Any]:
         "seconds": round(record.timing["seconds"], 3),
         "path": str(record.path),
     }
-
-
-def print_results(records: list[Record], json_: bool) -> None:
-    rows = [_row(record) for record in records]
-    if json_:
-        typer.echo(json.dumps({"results": rows}, indent=1))
-        return
-    from rich.table import Table
-
-    over = "class" if records[0].metrics["test"]["wga_over"] == "classes" else "group"
-    title = f"{rows[0]['task']}, seed {rows[0]['seed']}: accuracies on the test set"
-    table = Table("method", title=title, title_justify="left")
-    for name in (f"worst {over}", "weighted", "balanced", "identified", "purity", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        names = ("wga", "accuracy_weighted", "accuracy_balanced", "identified", "purity")
-        cells = ["–" if row[name] is None else f"{100 * row[name]:.1f}%" for name in names]
-        table.add_row(row["method"], *cells, f"{row['seconds']:.1f}")
-    console().print(table)

@@ -1,4 +1,4 @@
-"""The `data` commands: see, fetch, prepare and verify datasets."""
+"""The `data` commands: list, fetch, prepare and verify datasets."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenhand.cli.common import Data, Json, Verbose, app, console, say
+from evenhand.cli.common import STYLE, TRAIN, Data, Json, Verbose, app, console, say, table
 
 if TYPE_CHECKING:
     from evenhand.tasks.datasets import Listed, Report
 
-data_app = typer.Typer(
-    help="See, fetch, prepare and verify datasets.", no_args_is_help=True, rich_markup_mode=None
-)
-app.add_typer(data_app, name="data")
+data_app = typer.Typer(help="List, fetch, prepare and verify datasets.", **STYLE)
+app.add_typer(data_app, name="data", rich_help_panel=TRAIN)
 
+CHECKED = ("check", "expected", "found", "")
 Task = Annotated[str, typer.Argument(help="A task, such as even_odd or celeba:size=96.")]
 
 
 @data_app.command("list")
 def data_list(data: Data = None, json_: Json = False) -> None:
-    """List what every task needs, and what is there."""
+    """List what every task needs and whether it is here."""
     from evenhand.tasks import datasets
 
     lines = datasets.data_list(data)
@@ -36,7 +35,10 @@ def data_list(data: Data = None, json_: Json = False) -> None:
 
 @data_app.command("fetch")
 def data_fetch(task: Task, data: Data = None) -> None:
-    """Get a task's data, or say how. Exit code 1: they are not here yet."""
+    """Download the data of a task, or explain how to get it.
+
+    Exit code 1: the data is not here yet.
+    """
     from evenhand.tasks import datasets
 
     done = datasets.fetch(task, data)
@@ -47,7 +49,7 @@ def data_fetch(task: Task, data: Data = None) -> None:
 
 @data_app.command("prepare")
 def data_prepare(task: Task, data: Data = None, json_: Json = False, verbose: Verbose = False) -> None:
-    """Unpack and decode a task's images once; killed, it continues."""
+    """Unpack and decode the images of a task once. Resumes if interrupted."""
     from evenhand.tasks import datasets
 
     _print_report(datasets.prepare(task, data), json_)
@@ -55,7 +57,10 @@ def data_prepare(task: Task, data: Data = None, json_: Json = False, verbose: Ve
 
 @data_app.command("verify")
 def data_verify(task: Task, data: Data = None, json_: Json = False, verbose: Verbose = False) -> None:
-    """Check a task's files and counts beside the paper's. Exit code 1: something is damaged."""
+    """Check the files of a task, and compare its counts with the paper's.
+
+    Exit code 1: something is damaged.
+    """
     from evenhand.tasks import datasets
 
     _print_report(datasets.verify(task, data), json_)
@@ -70,13 +75,14 @@ def _print_report(report: Report, json_: bool) -> None:
 
 
 def list_table(lines: Sequence[Listed]) -> Any:
-    """What every task needs, and what is there, as a table for a terminal."""
+    """What every task needs and whether it is here, as a table for the terminal."""
     rows = [(each.task, "yes" if each.present else "no", each.size, each.licence, each.url) for each in lines]
-    return _table(("task", "here", "needs", "licence", "from"), rows, "data")
+    columns = ("task", "here", "needs", "licence", "from")
+    return table(columns, rows, "data", words=columns)
 
 
 def report_tables(report: Report) -> list[Any]:
-    """A report as tables for a terminal; of many groups, the ten largest and the ten smallest are shown."""
+    """A report as tables for the terminal. Of many groups, the ten largest and the ten smallest are shown."""
     ranked = sorted(report.groups, key=lambda group: -group.train)
     groups = report.groups if len(ranked) <= 24 else (*ranked[:10], *ranked[-10:])
     rows = [
@@ -91,16 +97,7 @@ def report_tables(report: Report) -> list[Any]:
     ]
     facts = [(check.name, check.expected, check.found, check.state) for check in report.checks]
     return [
-        _table((report.kind, "train", "share", "val", "test"), rows, report.task),
-        _table(("check", "expected", "found", ""), facts),
+        table((report.kind, "train", "share", "val", "test"), rows, report.task),
+        table(CHECKED, facts, words=CHECKED),
         *([f"Note: {report.note}."] if report.note else []),
     ]
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Any:
-    from rich.table import Column, Table
-
-    table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
-    for row in rows:
-        table.add_row(*row)
-    return table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenhand.cli.common import Data, Verbose, app, console, say
+from evenhand.cli.common import RESULTS, Data, Verbose, app, console, say
 
 if TYPE_CHECKING:
     from evenhand.training.record import Record
@@ -25,7 +25,7 @@ HERE = [Path("runs")]
 ENDINGS = {".md": "md", ".csv": "csv", ".tex": "latex", ".json": "json", ".html": "html"}  # of a table's file
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def table(
     name: Annotated[str, typer.Argument(help="1, 2, datasets, methods, selected, cost or compare.")],
     runs: Sources = HERE,
@@ -46,7 +46,7 @@ def table(
     data: Data = None,
     verbose: Verbose = False,
 ) -> None:
-    """Print one of the paper's tables, made from records: ours beside the paper's own numbers."""
+    """Print one of the paper's tables, with our numbers beside the paper's."""
     from evenhand.bench import results
     from evenhand.report import render, tables
 
@@ -76,7 +76,7 @@ def table(
         typer.echo(render.write(made, form or "md"), nl=False)
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def figure(
     name: Annotated[str | None, typer.Argument(help="Which figure; --list shows them.")] = None,
     runs: Sources = HERE,
@@ -90,7 +90,7 @@ def figure(
     list_: Annotated[bool, typer.Option("--list", help="Say which figures there are.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Draw one of the paper's figures from records."""
+    """Draw one of the paper's figures."""
     from evenhand.bench.needs import FIGURES, check
 
     if list_:
@@ -109,7 +109,7 @@ def figure(
     say(plots.save(plots.draw(name, frame, task or ()), file))
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def report(
     folders: Annotated[
         list[Path] | None,
@@ -120,7 +120,7 @@ def report(
     data: Data = None,
     verbose: Verbose = False,
 ) -> None:
-    """Write one self-contained page about runs: what was found, and what it changed."""
+    """Write one self-contained page: what was found, and what it changed."""
     from evenhand.report.page import build, task_loader
     from evenhand.training.record import Record, is_finished
 

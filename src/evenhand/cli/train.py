@@ -1,25 +1,40 @@
-"""Training commands: the demo, one run, and what there is to run."""
+"""Training commands: the demo, one run, and the lists of tasks and methods."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from evenhand.cli.common import Data, Device, Json, Limit, Quiet, Runs, Seed, Verbose, app, print_results, say
+from evenhand.cli.common import (
+    START,
+    TRAIN,
+    Data,
+    Device,
+    Epochs,
+    Json,
+    Limit,
+    Quiet,
+    Runs,
+    Seed,
+    Verbose,
+    app,
+    print_results,
+    say,
+)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the runs and report.html go.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs and report.html.")] = Path("demo"),
     seed: Seed = 0,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train ERM and even on coloured digits and write a page that shows what was found. It takes a minute."""
+    """See it work: train on coloured digits and write a page. Takes a minute."""
     from evenhand import tasks
     from evenhand.core import ranks
     from evenhand.report.page import build
@@ -37,35 +52,36 @@ def demo(
         say(f"\nOpen {page} to see which samples broke the shortcut.")
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def run(
     task: Annotated[str, typer.Argument(help="A task, such as digits or even_odd:p=0.95.")],
     method: Annotated[str, typer.Argument(help="A method, such as erm or tab.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[NAME=VALUE]...", help="The method's hyperparameters, or recipe fields such as lr."
-        ),
+        typer.Argument(metavar="[NAME=VALUE]...", help="Hyperparameters of the method, or recipe fields."),
     ] = None,
     seed: Seed = 0,
     runs: Runs = Path("runs"),
     data: Data = None,
     device: Device = "auto",
-    epochs: Annotated[int | None, typer.Option(help="At most so many epochs a training.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples a step.")] = None,
+    epochs: Epochs = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per step.")] = None,
     model: Annotated[
         str | None, typer.Option(help="cnn, resnet18, mobilenet_v2, … or module:function.")
     ] = None,
     weights: Annotated[str | None, typer.Option(help="pretrained, none, or a weights file.")] = None,
-    precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")] = None,
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16"] | None, typer.Option(help="Numeric precision.")
+    ] = None,
     limit: Limit = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train one method on one task. Killed, it continues when called again; finished, it returns at once.
+    """Train one method on one task.
 
-    Several processes train together when torchrun starts them: torchrun --nproc-per-node=2 -m evenhand run …
+    Resumes if interrupted. Returns the cached result once finished. To train in several processes, start
+    them with torchrun: torchrun --nproc-per-node=2 -m evenhand run …
     """
     from evenhand import tasks
     from evenhand.core import ranks
@@ -96,20 +112,20 @@ def run(
         return
     print_results([record], json_)
     if not json_:
-        say(f"\nThe run is in {record.path}; evenhand report --runs {runs} makes a page of it.")
+        say(f"\nThe run is in {record.path}. To make a page of it: evenhand report --runs {runs}")
 
 
-@app.command("tasks")
+@app.command("tasks", rich_help_panel=TRAIN)
 def list_tasks(json_: Json = False) -> None:
-    """List the tasks, one line each."""
+    """List the tasks."""
     from evenhand.tasks import describe
 
     _print_names(describe(), json_)
 
 
-@app.command("methods")
+@app.command("methods", rich_help_panel=TRAIN)
 def list_methods(json_: Json = False) -> None:
-    """List the methods, one line each."""
+    """List the methods."""
     from evenhand.training.plugins import describe
 
     _print_names(describe("evenhand.methods", "train"), json_)

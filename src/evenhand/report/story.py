@@ -1,26 +1,45 @@
-"""The finding in plain words: computed from the records, whatever they say."""
+"""The answer in plain words: who leads, by how much, how sure; computed from the results frame."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from evenhand.report.study import Study, Variant
-from evenhand.report.words import count, percent, points, spread
+from evenhand.bench.results import Frame, is_told_groups, title
+from evenhand.report.palette import BASELINE, FEATURED
+from evenhand.report.words import count, listed, percent, points, spread
 from evenhand.training.record import Record
+
+NOTHING = 0.0005  # a difference that rounds to zero
 
 
 @dataclass(frozen=True)
 class Change:
-    """What happened to the worst group between two variants, over the seeds that both have."""
+    """The worst group of two methods, over the seeds that both have."""
 
     before: float
     after: float
-    num_seeds: int  # that both variants have; without one in common, means over all seeds are compared
-    num_risen: int
+    num_seeds: int  # that both have; without one in common, means over all seeds are compared
+    interval: tuple[float, float] | None  # 95%, of the mean difference paired by seed; None below two seeds
     verdict: Literal["rose", "fell", "same", "unsure"]
+
+    @property
+    def certainty(self) -> str:
+        """A sentence that says how sure the difference is."""
+        if self.num_seeds == 0:
+            return "No seed was run with both."
+        if self.interval is None:
+            apart = "overlap" if self.verdict in ("same", "unsure") else "do not overlap"
+            return f"With one seed, the 95% intervals of the two accuracies {apart}."
+        low, high = (points(end).removesuffix(" points") for end in self.interval)
+        return (
+            f"Paired over {self.num_seeds} seeds, the difference is {points(self.after - self.before)} "
+            f"(95% interval {low} to {high})."
+        )
 
 
 @dataclass(frozen=True)
@@ -41,111 +60,143 @@ class Story:
     headline: str
     sentences: list[str]
     stats: list[Stat]
+    leader: str  # of the methods that are told no groups; empty where there are not two, or they are equal
+    change: Change | None
 
 
-def tell(study: Study) -> Story:
-    """What was found, and whether it helped."""
-    before, after = study.baseline, study.main
-    sentences = [*_worst_names(study), *_found(study), *_price(before, after), *_best(study)]
-    if study.scored_on == "validation":
-        sentences.append("There was no test set: the weights were chosen by the samples that are scored.")
-    if study.older:
-        sentences.append("These are older records: they do not say how they were computed.")
-    if before is not None and after is not None:
+def tell(chosen: Frame, found: Record | None) -> Story:
+    """What one task's selected runs say; `found` is the run whose minorities the page shows."""
+    methods = by_worst_group(chosen)
+    told_nothing = [method for method in methods if not is_told_groups(method)]
+    worst = "class" if set(chosen.over) == {"classes"} else "group"
+    scored_on = str(chosen.record.iloc[0].config.get("scored_on", "test"))
+    before, after = _of(chosen, BASELINE), None
+    leader, change, sentences = told_nothing[0] if len(told_nothing) > 1 else "", None, []
+    if len(methods) == 2 and not before.empty:  # with and without
+        after = _of(chosen, next(method for method in methods if method != BASELINE))
         change = compare(before, after)
-        headline = _headline(change, before, after, study.over)
+        headline = _changed(change, title(BASELINE), title(after.method.iloc[0]), worst)
+    elif leader:
+        second = told_nothing[1]
+        after, change = _of(chosen, leader), compare(_of(chosen, second), _of(chosen, leader))
+        headline = _leads(change, title(leader), title(second), worst)
+        others = [m for m in (BASELINE, *FEATURED) if m in methods and m not in (leader, second)]
+        sentences = [_reached(chosen, others), _reached(chosen, sorted(set(methods) - set(told_nothing)))]
     else:
-        only = before or after
-        assert only is not None, "a study has at least one variant"
-        worst = spread(only.values("wga"))
-        headline = f"{only.title} reaches {worst} accuracy on the worst {study.over}."
-        sentences.append(_missing(before))
-    return Story(headline, sentences, _stats(study))
+        only = _of(chosen, methods[0])
+        headline = f"{title(methods[0])} reaches {spread(only.test_wga)} accuracy on the worst {worst}."
+        missing = "another method" if methods[0] == BASELINE else title(BASELINE)
+        sentences = [f"There is no run of {missing} to compare with."]
+    compared = (before, after) if after is None or after.method.iloc[0] != BASELINE else (after,)
+    shown = [each for each in compared if each is not None and not each.empty] or [chosen]
+    if change is not None and change.verdict != "same":
+        sentences.insert(0, change.certainty)
+    sentences += [_worst_names(shown, worst, scored_on), *_found(chosen, found)]
+    if len(shown) == 2:
+        sentences.append(_price(*shown))
+    if scored_on == "validation":
+        sentences.append("There was no test set: the weights were chosen by the samples that are scored.")
+    if chosen.older.iloc[0]:
+        sentences.append("These are older records: they do not say how they were computed.")
+    stats = _stats(shown, worst, scored_on, chosen, found)
+    leader = "" if change is None or change.verdict == "same" else leader
+    return Story(headline, [sentence for sentence in sentences if sentence], stats, leader, change)
 
 
-def compare(before: Variant, after: Variant) -> Change:
-    """Compare seed by seed; with a single seed, a difference counts when the 95% intervals are apart."""
-    seeds = [seed for seed in before.seeds if seed in after.seeds]
-    pairs = [(_of_seed(before, seed), _of_seed(after, seed)) for seed in seeds]
-    if not pairs:
-        return Change(before.mean("wga"), after.mean("wga"), 0, 0, "unsure")
-    worst = np.array([[run.metrics["test"]["wga"] for run in pair] for pair in pairs])  # (seeds, 2)
-    old, new = worst.mean(0).tolist()
-    risen, fallen = int((worst[:, 1] > worst[:, 0]).sum()), int((worst[:, 1] < worst[:, 0]).sum())
-    verdict: Literal["rose", "fell", "same", "unsure"]
-    if abs(new - old) < 0.0005:
-        verdict = "same"
-    elif len(pairs) == 1:
-        first, second = (run.metrics["test"]["wga_interval"] for run in pairs[0])
-        apart = first[1] < second[0] or second[1] < first[0]
-        verdict = ("rose" if new > old else "fell") if apart else "unsure"
-    elif risen == len(pairs) or fallen == len(pairs):
-        verdict = "rose" if new > old else "fell"
+def compare(before: Frame, after: Frame) -> Change:
+    """Compare seed by seed, with Student's 95% interval of the mean difference.
+
+    With a single seed, a difference counts when the 95% intervals of both accuracies are apart.
+    """
+    both = before.merge(after, on="seed", suffixes=("_0", "_1"))
+    if both.empty:
+        return Change(float(before.test_wga.mean()), float(after.test_wga.mean()), 0, None, "unsure")
+    gains = (both.test_wga_1 - both.test_wga_0).to_numpy(float)
+    gain, interval = float(gains.mean()), None
+    if len(gains) > 1:
+        from scipy.stats import t  # type: ignore[import-untyped]
+
+        half = float(t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / math.sqrt(len(gains)))
+        interval = gain - half, gain + half
+        sure = interval[0] > 0 or interval[1] < 0
     else:
-        verdict = "unsure"
-    return Change(old, new, len(pairs), risen, verdict)
+        one = both.iloc[0]
+        sure = one.test_high_0 < one.test_low_1 or one.test_high_1 < one.test_low_0
+    verdict: Literal["rose", "fell", "same", "unsure"] = "rose" if gain > 0 else "fell"
+    verdict = "same" if abs(gain) < NOTHING else verdict if sure else "unsure"
+    return Change(float(both.test_wga_0.mean()), float(both.test_wga_1.mean()), len(gains), interval, verdict)
 
 
-def _of_seed(variant: Variant, seed: int) -> Record:
-    return variant.records[variant.seeds.index(seed)]
+def by_worst_group(chosen: Frame) -> list[str]:
+    """The methods, the best mean on the worst group first."""
+    means = chosen.groupby("method", sort=True).test_wga.mean()
+    return [str(method) for method in means.sort_values(ascending=False, kind="stable").index]
 
 
-def _headline(change: Change, before: Variant, after: Variant, over: str) -> str:
+def _of(chosen: Frame, method: str) -> Frame:
+    return chosen[chosen.method == method]
+
+
+def _changed(change: Change, before: str, after: str, worst: str) -> str:
     old, new = percent(change.before), percent(change.after)
     average = f", averaged over {change.num_seeds} seeds" if change.num_seeds > 1 else ""
-    if change.verdict == "rose":
-        return f"{after.title} raised accuracy on the worst {over} from {old} to {new}{average}."
-    if change.verdict == "fell":
-        return f"{after.title} lowered accuracy on the worst {over} from {old} to {new}{average}."
     if change.verdict == "same":
-        return (
-            f"{after.title} left accuracy on the worst {over} where {before.title} has it, at {new}{average}."
-        )
-    both = (
-        f"On the worst {over}, {after.title} reaches {new} and {before.title} {old}"  # no verdict: say both
-    )
-    if change.num_seeds == 0:
-        return f"{both}, but no seed was run with both."
-    if change.num_seeds == 1:
-        return f"{both}: too close to call."
-    return f"{both}{average}, but it rose in only {change.num_risen} of {change.num_seeds}."
+        return f"{after} left accuracy on the worst {worst} where {before} has it, at {new}{average}."
+    if change.verdict != "unsure":
+        how = "raised" if change.verdict == "rose" else "lowered"
+        return f"{after} {how} accuracy on the worst {worst} from {old} to {new}{average}."
+    why = ", but no seed was run with both" if not change.num_seeds else ": the difference is not significant"
+    return f"On the worst {worst}, {after} reaches {new} and {before} {old}{average}{why}."
 
 
-def _worst_names(study: Study) -> list[str]:
-    """Which group is the worst, before and after."""
-    shown = [variant for variant in (study.baseline, study.main) if variant is not None]
-    named = [_worst_of(variant, study.over) for variant in shown]
-    sizes = [part["count"] for part in _parts(shown[0].records[0])]
-    samples = count(sum(sizes), f"{study.scored_on} sample")
-    tested = f"on {samples} in {count(len(sizes), study.over, _plural(study.over))}"
+def _leads(change: Change, leader: str, second: str, worst: str) -> str:
+    new, old = percent(change.after), percent(change.before)
+    if change.verdict == "same":
+        return f"{leader} and {second} share the lead on the worst {worst}, at {new}."
+    if change.verdict == "rose":
+        gap = points(change.after - change.before).removeprefix("+")
+        return f"{leader} leads on the worst {worst}: {new}, {gap} above {second}."
+    why = "no seed was run with both" if not change.num_seeds else "the difference is not significant"
+    return f"{leader} is ahead on the worst {worst}, {new} against {old} of {second}, but {why}."
+
+
+def _reached(chosen: Frame, methods: Sequence[str]) -> str:
+    if not methods:
+        return ""
+    said = [f"{title(method)} reaches {spread(_of(chosen, method).test_wga)}" for method in methods]
+    told = ", with group labels" if is_told_groups(methods[0]) else ""
+    return f"{listed(said)}{told}."
+
+
+def _worst_names(shown: Sequence[Frame], worst: str, scored_on: str) -> str:
+    """Which group is the worst of each, and on how many samples that was measured."""
+    plural = "classes" if worst == "class" else "groups"
+    test = shown[0].record.iloc[0].metrics["test"]
+    sizes = [int(part["count"]) for part in test["groups"] or test["classes"]]
+    samples = count(sum(sizes), f"{scored_on} sample")
+    tested = f"measured on {samples} in {count(len(sizes), worst, plural)}"
+    named = []
+    for own in shown:
+        names = list(dict.fromkeys(own.worst_group))
+        listing = " or ".join(f"“{name}”" for name in names)
+        named.append(listing if len(names) <= 3 else f"another of {len(names)} {plural} with every seed")
     if len(set(named)) == 1:
-        both = " for both" if len(named) > 1 else ""
-        return [f"The worst {study.over}{both} is {named[0]}, measured {tested}."]
-    first, second = (f"{names} for {variant.title}" for variant, names in zip(shown, named, strict=True))
-    return [f"The worst {study.over} is {first} and {second}, measured {tested}."]
+        return f"The worst {worst}{' for both' if len(named) > 1 else ''} is {named[0]}, {tested}."
+    said = [f"{names} for {title(own.method.iloc[0])}" for names, own in zip(named, shown, strict=True)]
+    return f"The worst {worst} is {listed(said)}, {tested}."
 
 
-def _worst_of(variant: Variant, over: str) -> str:
-    names = list(dict.fromkeys(str(run.metrics["test"]["worst_group"]) for run in variant.records))
-    if len(names) > 3:
-        return f"another of {len(names)} {_plural(over)} with every seed"
-    return " or ".join(f"“{name}”" for name in names)
-
-
-def _found(study: Study) -> list[str]:
-    record = study.found
+def _found(chosen: Frame, record: Record | None) -> list[str]:
     if record is None or record.partition is None:
         return []
-    parts = record.partition
-    size, samples = int(parts.minority.sum()), len(parts.minority)
-    title = study.variant_of(record).title
-    seed = f" (seed {record.seed})" if len(study.variant_of(record).records) > 1 else ""
+    minority, name = record.partition.minority, title(record.method)
+    seed = f" (seed {record.seed})" if len(_of(chosen, record.method)) > 1 else ""
+    size = int(minority.sum())
     if size == 0:
-        return [f"{title} found no minority in any class{seed}, so nothing was rebalanced."]
-    share = percent(size / samples)
+        return [f"{name} found no minority in any class{seed}, so nothing was rebalanced."]
     sentences = [
-        f"By their loss histories alone, {title} set apart {size:,} of {count(samples, 'training sample')} "
-        f"({share}){seed}."
+        f"By their loss histories alone, {name} set apart {size:,} of "
+        f"{count(len(minority), 'training sample')} ({percent(size / len(minority))}){seed}."
     ]
     scores = record.metrics.get("identification")
     if scores and scores["identified"] is not None and scores["purity"] is not None:
@@ -156,83 +207,42 @@ def _found(study: Study) -> list[str]:
     return sentences
 
 
-def _price(before: Variant | None, after: Variant | None) -> list[str]:
+def _price(before: Frame, after: Frame) -> str:
     """What the mean accuracy did meanwhile."""
-    if before is None or after is None:
-        return []
-    old, new = before.mean("accuracy_weighted"), after.mean("accuracy_weighted")
-    weighted = any(_is_weighted(run) for run in (*before.records, *after.records))
-    proportions = ", groups counted in training proportions," if weighted else ""
-    went = "stayed at" if abs(new - old) < 0.0005 else "went from " + percent(old) + " to"
-    change = "" if abs(new - old) < 0.0005 else f" ({points(new - old)})"
-    return [f"Mean accuracy{proportions} {went} {percent(new)}{change}."]
+    old, new = (float(each.test_accuracy_weighted.mean()) for each in (before, after))
+    proportions = ", groups counted in training proportions," if _weighted(before) or _weighted(after) else ""
+    if abs(new - old) < NOTHING:
+        return f"Mean accuracy{proportions} stayed at {percent(new)}."
+    return f"Mean accuracy{proportions} went from {percent(old)} to {percent(new)} ({points(new - old)})."
 
 
-def _best(study: Study) -> list[str]:
-    """With more methods than two, which has the best worst group."""
-    if len(study.comparable) < 3:
-        return []
-    best = max(study.comparable, key=lambda variant: variant.mean("wga"))
-    methods = count(len(study.comparable), "method")
-    return [
-        f"Of the {methods} here, {best.title} has the best worst {study.over}, {percent(best.mean('wga'))}."
-    ]
+def _weighted(own: Frame) -> bool:
+    return bool(((own.test_accuracy_weighted - own.test_accuracy).abs() > 1e-9).any())
 
 
-def _missing(before: Variant | None) -> str:
-    if before is None:
-        return "There is no run of ERM to compare with."
-    return "There is no run of another method to compare with."
+def _stats(
+    shown: Sequence[Frame], worst: str, scored_on: str, chosen: Frame, found: Record | None
+) -> list[Stat]:
+    own, reference = shown[-1], shown[0] if len(shown) == 2 else None
 
+    def stat(name: str, column: str, note: str) -> Stat:
+        value, before = own[column].mean(), None if reference is None else reference[column].mean()
+        old = "" if before is None else percent(before)
+        return Stat(name, percent(value), old, note, before is not None and value < before)
 
-def _stats(study: Study) -> list[Stat]:
-    before, after = study.baseline, study.main
-    shown = after or before
-    assert shown is not None
-    reference = before if after is not None else None
-
-    def stat(name: str, score: str, note: str) -> Stat:
-        old = percent(reference.mean(score)) if reference else ""
-        fell = reference is not None and shown.mean(score) < reference.mean(score)
-        return Stat(name, percent(shown.mean(score)), old, note, fell)
-
-    worst_note = _interval_note(shown)
-    stats = [stat(f"Worst {study.over}", "wga", worst_note)]
-    if any(_is_weighted(run) for run in shown.records):
-        stats.append(stat("Mean accuracy", "accuracy_weighted", "groups weighted as in training"))
-    else:
-        stats.append(stat("Mean accuracy", "accuracy_weighted", f"over all {study.scored_on} samples"))
-    record = study.found
-    if record is not None and record.partition is not None:
-        found = study.variant_of(record)
-        if identified := found.identification("identified"):
-            purity = found.identification("purity")
-            note = f"purity {percent(float(np.mean(purity)))}" if purity else ""
-            stats.append(Stat("Bias-conflicting found", percent(float(np.mean(identified))), "", note))
+    low, high = own.test_wga.min(), own.test_wga.max()
+    note = f"{percent(low)} to {percent(high)} over {len(own)} seeds"
+    if len(own) == 1:
+        note = f"95% interval {percent(own.test_low.iloc[0])} to {percent(own.test_high.iloc[0])}"
+    over = "groups weighted as in training" if _weighted(own) else f"over all {scored_on} samples"
+    stats = [stat(f"Worst {worst}", "test_wga", note), stat("Mean accuracy", "test_accuracy_weighted", over)]
+    if found is not None and found.partition is not None:
+        scored = _of(chosen, found.method)
+        if scored.identified.notna().any():
+            purity = f"purity {percent(scored.purity.mean())}" if scored.purity.notna().any() else ""
+            stats.append(Stat("Bias-conflicting found", percent(scored.identified.mean()), "", purity))
         else:
-            minority = record.partition.minority
+            minority = found.partition.minority
             note = f"of {count(len(minority), 'training sample')}"
-            stats.append(Stat("Set apart", f"{int(minority.sum()):,}", "", note))
+            stats.append(Stat("Set apart", f"{np.count_nonzero(minority):,}", "", note))
     return stats
-
-
-def _interval_note(variant: Variant) -> str:
-    if len(variant.records) > 1:
-        low, high = min(variant.values("wga")), max(variant.values("wga"))
-        return f"{percent(low)} to {percent(high)} over {len(variant.records)} seeds"
-    low, high = variant.records[0].metrics["test"]["wga_interval"]
-    return f"95% interval {percent(low)} to {percent(high)}"
-
-
-def _is_weighted(record: Record) -> bool:
-    test = record.metrics["test"]
-    return abs(float(test["accuracy_weighted"]) - float(test["accuracy"])) > 1e-9
-
-
-def _parts(record: Record) -> list[dict[str, int]]:
-    test = record.metrics["test"]
-    return list(test["groups"] or test["classes"])
-
-
-def _plural(over: str) -> str:
-    return "classes" if over == "class" else "groups"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -78,12 +78,13 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def spread(values: Sequence[float]) -> str:
+def spread(scores: Iterable[float]) -> str:
     """Mean, and population deviation where there are several values; a dash where there are none.
 
     >>> spread([0.5]), spread([0.5, 0.7]), spread([])
     ('50.0%', '60.0 ± 10.0%', '–')
     """
+    values = list(scores)
     if not values:
         return "–"
     if len(values) == 1:

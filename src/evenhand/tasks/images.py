@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from evenhand.tasks import cache_root
 from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples
 from evenhand.training import journal, store
 from evenhand.training.data import Task
-from evenhand.training.models import VISION_NEEDED
 from evenhand.training.recipe import Recipe
 from evenhand.training.shape import misshapen
 
@@ -216,14 +216,13 @@ def read(file: Path, size: int) -> np.ndarray:
     picture is put on a white or black ground. 16-bit images are scaled to 8 bits by their full range. 32-bit
     images have no fixed white: floats within 0 to 1 are scaled by 255, all others by their own range.
     """
-    image_module = _pillow()
     try:
-        with image_module.open(file) as image:
+        with Image.open(file) as image:
             image.load()
             turn = _orientation(image)
             rgb = _rgb(image)
             upright = rgb if turn is None else rgb.transpose(turn)
-            squared = upright.resize((size, size), image_module.Resampling.BILINEAR)
+            squared = upright.resize((size, size), Image.Resampling.BILINEAR)
     except Exception as error:  # pillow raises many kinds for damaged files
         raise ValueError(
             f"{file} cannot be decoded ({error}); it is damaged or not an image: fetch it again, "
@@ -252,7 +251,7 @@ def _rgb(image: Any) -> Any:
         *colours, (clear, opaque) = image.getextrema()
         if clear < opaque and all(low == high for low, high in colours):
             light = sum(low for low, _ in colours) > 382
-            ground = _pillow().new("RGB", image.size, "black" if light else "white")
+            ground = Image.new("RGB", image.size, "black" if light else "white")
             ground.paste(image, mask=image.getchannel("A"))
             return ground
     return image.convert("RGB")  # the colours themselves, not those behind their transparency
@@ -269,15 +268,7 @@ def _eight_bits(image: Any) -> Any:
             low, high = 0.0, 1.0
     values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
     scaled = (values - low) / max(high - low, np.finfo(np.float64).tiny)
-    return _pillow().fromarray(np.rint(255 * scaled).astype(np.uint8))
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(VISION_NEEDED) from error
-    return Image
+    return Image.fromarray(np.rint(255 * scaled).astype(np.uint8))
 
 
 def _progress() -> Any:

@@ -19,7 +19,6 @@ from evenhand.training import journal
 
 OWN = ("cnn", "mlp", "linear")
 AUXILIARY = ("googlenet", "inception_v3")  # give several outputs in training, which no objective here reads
-VISION_NEEDED = "images need torchvision and pillow: pip install 'evenhand[vision]'"
 
 
 def make_model(
@@ -180,7 +179,7 @@ def _torchvision_models() -> Any:
     try:
         return importlib.import_module("torchvision.models")
     except ImportError as error:
-        raise ImportError(VISION_NEEDED) from error
+        raise ImportError("this model needs torchvision: pip install 'evenhand[vision]'") from error
 
 
 def find_weights(name: str, weights: str) -> Path:

@@ -16,24 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
+from evenhand.report import palette
 from evenhand.training.store import write_bytes
 
-INK, SOFT, RULE, WASH = "#14191d", "#55606a", "#d8dde1", "#eceff1"
-MAJORITY, MINORITY, ACCENT = "#43688f", "#bf4310", "#00665c"
+INK, SOFT, RULE, WASH = (palette.THEMES["light"][name] for name in ("ink", "soft", "rule", "wash"))
+MAJORITY, MINORITY, ACCENT = (palette.THEMES["light"][name] for name in ("majority", "minority", "accent"))
 GOLD = "#e0b03a"
 OUTLINE = [withStroke(linewidth=2, foreground="white")]  # keeps numbers clear of lines
-# Colours differ in lightness too, and every line also has its own mark, so that no reader needs the hue.
-METHODS = {
-    "erm": ("#43688f", "o"),
-    "tab": ("#bf4310", "s"),
-    "eta_tab": ("#00665c", "^"),
-    "minibatch_tab": ("#7a4fa3", "D"),
-    "erm_randaug": ("#8fa9c4", "v"),
-    "gdro": ("#8a6a00", "P"),
-    "lff": ("#a8326b", "X"),
-    "jtt": ("#2d9a8c", "<"),
-    "masktune": ("#c98a1b", ">"),
-}
 SETTINGS: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so figures are the same everywhere
     "font.size": 8,
@@ -84,14 +73,13 @@ class Drawn:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-def colour(method: str, position: int = 0) -> str:
-    """A method's colour; one that is not ours gets one by its position."""
-    spare = ("#55606a", "#9aa5ae", "#6b5b45")
-    return METHODS[method][0] if method in METHODS else spare[position % len(spare)]
+def colour(method: str) -> str:
+    """A method's colour, the same as on pages."""
+    return palette.look(method).light
 
 
 def marker(method: str) -> str:
-    return METHODS[method][1] if method in METHODS else "h"
+    return palette.look(method).marker
 
 
 @contextmanager

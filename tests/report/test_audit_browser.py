@@ -1,4 +1,4 @@
-"""The explorer in headless Chromium: filter, sort, point, choose, mark, export; by pointer and by keyboard alone."""
+"""The page of an audit in headless Chromium: filter, sort, point, choose, mark, export; by pointer and by keyboard alone."""
 
 import csv
 import json
@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_audit import STRANGE, audit, hostile_audit, samples
+from made_audit import STRANGE, audit, hostile_audit, samples, write
 
-from evenhand.report import explorer
-from evenhand.report.explorer import Audit, Score, Verdict
+from evenhand.report.page import Audit, Score, Verdict
 
 selenium = pytest.importorskip(
     "selenium", reason="needs the Python package selenium, which drives the browser"
@@ -135,7 +134,7 @@ def own() -> Audit:
 
 @pytest.fixture(scope="module")
 def page(own: Audit, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return explorer.write(tmp_path_factory.mktemp("page") / "report.html", own)
+    return write(tmp_path_factory.mktemp("page") / "report.html", own)
 
 
 def test_only_samples_in_view_are_in_the_document_and_scrolling_brings_others(
@@ -365,7 +364,7 @@ def test_whatever_takes_the_focus_has_a_name_for_a_screen_reader(reader: Reader,
 
 @pytest.mark.parametrize("kind", ["pictures", "texts", "rows"])
 def test_attacks_in_names_paths_and_texts_do_nothing(reader: Reader, tmp_path: Path, kind: str) -> None:
-    page = explorer.write(tmp_path / "report.html", hostile_audit(kind))
+    page = write(tmp_path / "report.html", hostile_audit(kind))
     reader.open(page)  # an alert would make every later step fail
     for item in range(6):
         reader.driver.find_elements(By.CSS_SELECTOR, ".item")[item].click()
@@ -405,7 +404,7 @@ def _number(text: str) -> bool:
 def test_the_page_fits_every_screen(
     reader: Reader, tmp_path: Path, kind: str, width: int, height: int
 ) -> None:
-    reader.open(explorer.write(tmp_path / "report.html", audit(kind=kind)), width=width, height=height)
+    reader.open(write(tmp_path / "report.html", audit(kind=kind)), width=width, height=height)
     reader.one(".item").click()
     assert reader.run("const root = document.documentElement; return root.scrollWidth <= root.clientWidth")
     for selector in ("#detail", "#own-plot .base", "#curves-plot .base", "#list"):
@@ -438,7 +437,7 @@ def test_no_name_of_a_class_makes_anything_scroll_sideways(
         scores=[score],
         groups=[score],
     )
-    reader.open(explorer.write(tmp_path / "report.html", own), width=width)
+    reader.open(write(tmp_path / "report.html", own), width=width)
     reader.one(".item").click()
     # Clipping would hide what sticks out, so where things end counts as well; the list shortens names on purpose.
     wrong = reader.run("""
@@ -473,7 +472,7 @@ def _picture(reader: Reader) -> str:
 def test_few_samples_and_epochs_are_drawn_too(reader: Reader, tmp_path: Path, epochs: int) -> None:
     own = samples(3, epochs, 1)
     own.curves[0, 0] = np.nan
-    reader.open(explorer.write(tmp_path / "report.html", audit(own, kind="none")))
+    reader.open(write(tmp_path / "report.html", audit(own, kind="none")))
     reader.one(".item").click()
     assert drawn(reader, "#own-plot .base") > 50
 
@@ -481,7 +480,7 @@ def test_few_samples_and_epochs_are_drawn_too(reader: Reader, tmp_path: Path, ep
 def test_a_hundred_thousand_samples_open_and_answer(reader: Reader, tmp_path: Path) -> None:
     """The times are printed, not judged closely: other work shares the machine that runs this."""
     own = samples(100_000, 50, 10)
-    page = explorer.write(tmp_path / "report.html", audit(own))
+    page = write(tmp_path / "report.html", audit(own))
     reader.open(page)
     ready = reader.run("return performance.getEntriesByName('evenhand-ready')[0].startTime")
     change = "const f = document.querySelector('.filters'); f.elements.class.value = '3'; f.dispatchEvent(new Event('change'));"

@@ -1,4 +1,4 @@
-"""The explorer as a file: complete, self-contained, inert to hostile data, small, and the same for the same audit."""
+"""The page of an audit as a file: complete, self-contained, inert to hostile data, small, and the same for the same audit."""
 
 import base64
 import dataclasses
@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_audit import HOSTILE, STRANGE, audit, hostile_audit, picture, samples
+from made_audit import HOSTILE, STRANGE, audit, hostile_audit, picture, samples, write
 from parsed_page import Page
 
-from evenhand.report import document, explorer, explorer_data
-from evenhand.report.explorer import Audit, Pictures, Rows, Texts, Verdict
+from evenhand.report import palette
+from evenhand.report import samples as packing
+from evenhand.report.page import Audit, Score, Verdict, render_audit
+from evenhand.report.samples import Pictures, Rows, Texts
 
 KINDS = ["pictures", "texts", "rows", "none"]
 
@@ -43,7 +45,7 @@ def decoded_ids(page: Page) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_answer_stands_in_the_page_without_any_script(kind: str) -> None:
     own = audit(kind=kind)
-    page = Page(explorer.render(own))
+    page = Page(render_audit(own))
     for sentence in (own.headline, *own.lede, own.recommendation, "balanced recommended"):
         assert sentence in page.words
     assert "strong" in page.words and "Retrain on the balanced set." in page.words
@@ -58,7 +60,7 @@ def test_the_answer_stands_in_the_page_without_any_script(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_fetches_nothing_and_its_policy_lets_nothing_foreign_run(kind: str) -> None:
-    page = Page(explorer.render(audit(kind=kind)))
+    page = Page(render_audit(audit(kind=kind)))
     for tag, attributes in page.tags:
         for name, value in attributes.items():
             assert name not in ("style", "srcset", "action", "formaction", "background") and name[:2] != "on"
@@ -82,8 +84,8 @@ def raw_script(page: Page) -> str:
 
 @pytest.mark.parametrize("kind", ["pictures", "texts", "rows"])
 def test_hostile_names_paths_and_texts_stay_data(kind: str, tmp_path: Path) -> None:
-    page = Page(explorer.write(tmp_path / "report.html", hostile_audit(kind)).read_text())
-    tame = Page(explorer.render(audit(samples(4 * len(STRANGE)), kind=kind, baseline_name=HOSTILE)))
+    page = Page(write(tmp_path / "report.html", hostile_audit(kind)).read_text())
+    tame = Page(render_audit(audit(samples(4 * len(STRANGE)), kind=kind, baseline_name=HOSTILE)))
     assert {tag for tag, _ in page.tags} <= {tag for tag, _ in tame.tags}
     assert {name for _, attributes in page.tags for name in attributes} <= {
         name for _, attributes in tame.tags for name in attributes
@@ -96,33 +98,33 @@ def test_hostile_names_paths_and_texts_stay_data(kind: str, tmp_path: Path) -> N
 
 def test_what_the_script_decodes_is_what_was_audited() -> None:
     own = samples(300, ids=[f"{STRANGE[i % len(STRANGE)]}/{i // 7}" for i in range(300)])
-    page = Page(explorer.render(audit(own)))
+    page = Page(render_audit(audit(own)))
     assert decoded_ids(page) == list(own.ids)
     assert column(page, "labels", "<u2").tolist() == own.labels.tolist()
     flags = column(page, "flags", "u1")
     assert (flags & 1).astype(bool).tolist() == own.minority.tolist()
-    assert [explorer_data.TRIAGE[each] for each in flags >> 1] == own.triage
+    assert [packing.TRIAGE[each] for each in flags >> 1] == own.triage
     assert column(page, "balanced", "<u2").tolist() == own.predicted_balanced.tolist()
     codes = column(page, "curves", "u1").reshape(own.curves.shape)
     high = json.loads(raw(page, "data"))["high"]
-    back = explorer_data.FLOOR * (high / explorer_data.FLOOR) ** (codes / 254)
-    np.testing.assert_allclose(back, own.curves.clip(explorer_data.FLOOR), rtol=0.02)
+    back = packing.FLOOR * (high / packing.FLOOR) ** (codes / 254)
+    np.testing.assert_allclose(back, own.curves.clip(packing.FLOOR), rtol=0.02)
 
 
 def test_rows_keep_numbers_and_texts() -> None:
     values = [[1.5, np.nan, -2.0], ["b", float("nan"), "a" * 500], [2**40, 1, 2], [True, False, True]]
     own = audit(samples(3, classes=1), kind="none", media=Rows(["x", "y", "big", "yes"], values))
-    page = Page(explorer.render(own))
+    page = Page(render_audit(own))
     x, y, big, yes = json.loads(raw(page, "data"))["columns"]
     np.testing.assert_array_equal(column(page, x["block"], "<f4"), np.float32([1.5, np.nan, -2.0]))
     texts = [y["texts"][code] for code in column(page, y["block"], "u1")]
-    assert texts[:2] == ["b", ""] and len(texts[2]) == explorer_data.CELL_LENGTH
+    assert texts[:2] == ["b", ""] and len(texts[2]) == packing.CELL_LENGTH
     assert [big["texts"][code] for code in column(page, big["block"], "u1")] == [str(2**40), "1", "2"]
     assert column(page, yes["block"], "<f4").tolist() == [1, 0, 1]
 
 
 def test_the_same_audit_gives_the_same_bytes(tmp_path: Path) -> None:
-    pages = [explorer.write(tmp_path / f"{i}.html", audit(kind="rows")).read_bytes() for i in range(2)]
+    pages = [write(tmp_path / f"{i}.html", audit(kind="rows")).read_bytes() for i in range(2)]
     assert pages[0] == pages[1]
 
 
@@ -139,19 +141,19 @@ def test_a_hundred_thousand_samples_stay_under_40_megabytes(kind: str, tmp_path:
         "texts": Texts(lambda i: "слово и дело " * 40),
         "rows": Rows([str(c) for c in range(60)], [[f"{i}, {c}" * 5 for i in range(n)] for c in (0, 1)] + [np.arange(n) * 0.1] * 58),
     }[kind]  # fmt: skip
-    page = explorer.write(tmp_path / "report.html", audit(own, kind="none", media=media))
+    page = write(tmp_path / "report.html", audit(own, kind="none", media=media))
     print(f"{kind}: {page.stat().st_size / 1e6:.1f} MB")
     assert 10e6 < page.stat().st_size < 40e6
     text = page.read_text()
     assert "Of 200 epochs, 80 at equal distances are drawn." in text
     if kind == "pictures":
-        kept = explorer_data.MOST_PICTURE_BYTES // len(noise)
+        kept = packing.MOST_PICTURE_BYTES // len(noise)
         assert re.search(rf"It holds pictures of {str(kept)[0]},\d+ samples", text)
 
 
 def test_samples_worth_looking_at_come_first_and_from_every_class() -> None:
     own = samples(3000, classes=5)
-    worth = explorer_data.worth_looking(own)
+    worth = packing.worth_looking(own)
     assert sorted(worth.tolist()) == list(range(3000))
     triage = np.array(own.triage)
     for kind in ("minority", "mislabelled"):
@@ -163,11 +165,11 @@ def test_samples_worth_looking_at_come_first_and_from_every_class() -> None:
 
 
 def test_only_the_samples_worth_looking_at_are_kept_of_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explorer_data, "MOST_SAMPLES", 200)
-    monkeypatch.setattr(explorer_data, "MOST_PICTURES", 50)
+    monkeypatch.setattr(packing, "MOST_SAMPLES", 200)
+    monkeypatch.setattr(packing, "MOST_PICTURES", 50)
     asked: list[int] = []
     own = audit(samples(1000), kind="none", media=Pictures(lambda i: asked.append(i) or picture(i)))
-    page = Page(explorer.render(own))
+    page = Page(render_audit(own))
     positions = column(page, "positions", "<u4").tolist()
     assert len(positions) == 200 and positions == sorted(set(positions))
     assert decoded_ids(page) == [own.samples.ids[i] for i in positions]
@@ -181,26 +183,26 @@ def test_only_the_samples_worth_looking_at_are_kept_of_too_many(monkeypatch: pyt
 
 
 def test_a_picture_that_cannot_be_read_is_left_out_and_one_of_another_kind_is_refused() -> None:
-    page = Page(explorer.render(audit(kind="none", media=Pictures(lambda i: picture(i) if i % 2 else None))))
+    page = Page(render_audit(audit(kind="none", media=Pictures(lambda i: picture(i) if i % 2 else None))))
     assert all(each % 2 for each in json.loads(raw(page, "data"))["pictures"])
     with pytest.raises(ValueError, match="must be a PNG, JPEG or WebP file, but it begins with b'<svg"):
-        explorer.render(audit(kind="none", media=Pictures(lambda i: b"<svg onload=alert(1)>")))
+        render_audit(audit(kind="none", media=Pictures(lambda i: b"<svg onload=alert(1)>")))
 
 
 @given(st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=40))
 def test_quantised_losses_are_right_within_a_step(losses: list[float]) -> None:
     values = np.array([losses])
-    codes, high = explorer_data.quantised(values)
-    step = (high / explorer_data.FLOOR) ** (1 / 254)
-    back = explorer_data.FLOOR * (high / explorer_data.FLOOR) ** (codes / 254)
-    ratio = back / values.clip(explorer_data.FLOOR)
+    codes, high = packing.quantised(values)
+    step = (high / packing.FLOOR) ** (1 / 254)
+    back = packing.FLOOR * (high / packing.FLOOR) ** (codes / 254)
+    ratio = back / values.clip(packing.FLOOR)
     assert (ratio <= step**0.51).all() and (ratio >= step**-0.51).all()
 
 
 @settings(max_examples=60)
 @given(st.lists(st.text(max_size=12) | st.sampled_from(["a/🙂b", "a/🙂c", "a/🙃c", "a/b"]), min_size=1))
 def test_front_coding_can_be_undone_in_a_browsers_characters(ids: list[str]) -> None:
-    shared, rests = explorer_data.front_coded(ids)
+    shared, rests = packing.front_coded(ids)
     before = b""
     for own, length, rest in zip(ids, shared.tolist(), rests, strict=True):
         before = before[: 2 * length] + rest.encode("utf-16-le", "surrogatepass")
@@ -220,7 +222,7 @@ def test_front_coding_can_be_undone_in_a_browsers_characters(ids: list[str]) -> 
 def test_samples_that_do_not_fit_are_refused(change: dict, message: str) -> None:
     own = dataclasses.replace(samples(), **change)
     with pytest.raises(ValueError, match=message):
-        explorer.render(audit(dataclasses.replace(samples()), samples=own))
+        render_audit(audit(dataclasses.replace(samples()), samples=own))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_an_audit_that_does_not_fit_is_refused_and_nothing_written(
     change: dict, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        explorer.write(tmp_path / "report.html", audit(**change))
+        write(tmp_path / "report.html", audit(**change))
     assert not list(tmp_path.iterdir())
 
 
@@ -249,7 +251,7 @@ def bare(**more: object) -> Audit:
 
 @pytest.mark.parametrize("own", [bare(), audit(kind="rows"), audit(samples(200, classes=40))])
 def test_the_page_can_be_read_without_seeing_it(own: Audit) -> None:
-    page = Page(explorer.render(own))
+    page = Page(render_audit(own))
     for landmark in ("header", "nav", "main", "footer"):
         assert len(page.all(landmark)) == 1, landmark
     assert [tag for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)][:3] == ["h1", "h2", "h3"]
@@ -261,33 +263,65 @@ def test_the_page_can_be_read_without_seeing_it(own: Audit) -> None:
         assert link["href"].removeprefix("#") in identifiers
     named = [a[name] for _, a in page.tags for name in ("aria-labelledby", "aria-describedby") if name in a]
     assert named and set(named) <= set(identifiers)
-    for canvas in page.all("canvas"):
-        assert canvas.get("aria-hidden") == "true" or (canvas["role"] == "img" and canvas["aria-label"])
     (live,) = page.all("p", role="status")
     assert live["aria-live"] == "polite"
 
 
-def test_all_text_has_contrast_in_light_and_in_dark() -> None:
-    style = document.resource("page.css")
-    light, dark = (
-        dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", part))
-        for part in (style.split("}")[0], style.split("}")[1])
-    )
+def contrast(first: str, second: str) -> float:
+    low, high = sorted(_luminance(each) for each in (first, second))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_all_text_and_every_mark_has_contrast(theme: str) -> None:
+    """WCAG AA: 4.5 to 1 for text, 3 to 1 for what is drawn."""
+    colours = palette.THEMES[theme]
     pairs = [
-        ("ink", "paper"),
-        ("soft", "paper"),
-        ("soft", "wash"),
-        ("minority", "paper"),
-        ("minority", "wash"),
+        (ink, ground)
+        for ink in ("ink", "soft", "accent", "majority", "minority")
+        for ground in ("paper", "wash")
     ]
-    pairs += [("paper", name) for name in ("accent", "minority", "majority", "third", "ink")]
-    for colours in (light, dark):
-        for text, ground in pairs:
-            low, high = sorted(_luminance(colours[each]) for each in (text, ground))
-            assert (high + 0.05) / (low + 0.05) >= 4.5, (text, ground)
+    pairs += [("paper", name) for name in ("accent", "minority", "majority", "wrong", "ink")]
+    for text, ground in pairs:
+        assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+    for look in (*palette.METHODS.values(), *palette.OTHERS):
+        assert contrast(getattr(look, theme), colours["paper"]) >= 3, look
 
 
 def _luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_a_meter_is_empty_where_there_is_no_evidence() -> None:
+    verdicts = [
+        Verdict(strength=strength, words="weak", advice="Look.", threshold=0.9, nothing=0.6)
+        for strength in (0.5, 0.8)
+    ]
+    page = render_audit(audit(verdicts=verdicts))
+    assert re.findall(r'class="part" width="([\d.]+)"', page) == ["32.0", "0.0"]  # of 64, strongest first
+    assert set(re.findall(r'class="needed" x="([\d.]+)"', page)) == {"47.0"}
+    assert "0.80 of 1, threshold 0.90" in Page(page).words
+
+
+def test_the_worst_of_many_groups_come_first_and_the_others_unfold() -> None:
+    groups = [Score(name=f"group {i}", baseline=(i * 7 % 20) / 20, balanced=0.5) for i in range(20)]
+    page = Page(render_audit(audit(groups=groups)))
+    places = [page.words.index(f"{each.name} ") for each in sorted(groups, key=lambda each: each.baseline)]
+    assert places == sorted(places)
+    assert (
+        places[11]
+        < page.words.index("8 more groups, in which the model as collected does no worse")
+        < places[12]
+    )
+    few = Page(render_audit(audit(groups=groups[:12]))).words
+    places = [few.index(f"group {i} ") for i in range(12)]
+    assert places == sorted(places) and "more groups" not in few
+
+
+def test_rows_that_stand_for_several_groups_never_unfold() -> None:
+    groups = [Score(name=f"group {i}", baseline=0.1, balanced=0.5) for i in range(20)]
+    groups.append(Score(name="all of them", baseline=0.9, balanced=0.9, note="all classes"))
+    page = Page(render_audit(audit(groups=groups)))
+    assert page.words.index("all of them ") < page.words.index("group 0 ")
