@@ -252,7 +252,7 @@ def test_own_modules_are_read_again_and_their_errors_are_said(evenhand, tmp_path
         (("table", "1", "--runs", "no.zip"), "no.zip should be .* a packed .zip file, but it is not there"),
         (
             ("table", "1", "-o", "t.xlsx"),
-            r"a table's file must end with .md, .csv, .tex, .json, got 't.xlsx'",
+            r"a table's file must end with .md, .csv, .tex, .json, .html, got 't.xlsx'",
         ),
         (("table", "1", "-o", "."), "--out must be a file to write, got the folder .; try table.md"),
         (("table", "1", "-o", ".", "--format", "csv"), "--out must be a file to write, got the folder ."),

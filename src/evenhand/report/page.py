@@ -29,7 +29,7 @@ from evenhand.bench.results import Frame, is_told_groups, title
 from evenhand.core.partition import Partition
 from evenhand.report import palette, samples, story, tables
 from evenhand.report.commands import command
-from evenhand.report.render import html
+from evenhand.report.render import Table, html_section
 from evenhand.report.samples import Indices, Pictures, Rows, Samples, Texts
 from evenhand.report.words import count, duration, listed, percent, points, spread
 from evenhand.tasks import cache_root
@@ -64,6 +64,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"count": count, "percent": percent, "colour": palette.variable, "title": title}
+    made.filters["part"] = lambda table, section: Markup(html_section(table, section))
     return made
 
 
@@ -222,13 +223,10 @@ def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
     )
 
 
-def _tables(runs: Frame) -> list[tuple[str, Markup]]:
-    """Titles and HTML of the tables that have any rows."""
+def _tables(runs: Frame) -> list[Table]:
     failed = tables.failures(sorted({path.parents[2] for path in runs.path}))
     made = [tables.make(name, runs, failed=failed) for name in TABLES]
-    return [
-        (each.title, Markup(html(each))) for each in made if any(section.rows for section in each.sections)
-    ]
+    return [table for table in made if any(section.rows for section in table.sections)]
 
 
 def view(rows: Frame, name: str, heading: str, load_task: TaskLoader, budget: int) -> View:

@@ -256,18 +256,17 @@ def as_json(table: Table) -> str:
 
 def html(table: Table) -> str:
     """One table element for each section, notes below; what stands below a number has its label."""
-    parts = [f"{html_section(table, section)}{_html_notes(section.notes)}" for section in table.sections]
-    return "\n".join(parts) + _html_notes(table.notes) + "\n"
+    parts = [f"<h1>{markup.escape(table.title)}</h1>"]
+    for section in table.sections:
+        parts += [f"<h2>{markup.escape(clean(section.name))}</h2>"] if section.name else []
+        parts += [html_section(table, section), *map(_html_note, section.notes)]
+    return "\n".join([*parts, *map(_html_note, table.notes)]) + "\n"
 
 
 def html_section(table: Table, section: Section) -> str:
     """The table element of one section; everything in it is escaped."""
     stacks = table.stacks()
-    lines = [
-        '<table class="results">',
-        f"<caption>{markup.escape(clean(section.name))}</caption>",
-        "<thead><tr>",
-    ]
+    lines = ['<table class="results">', "<thead><tr>"]
     lines += [
         f'<th scope="col"{_html_class(table.columns[head])}>{markup.escape(table.columns[head].name)}</th>'
         for head, _ in stacks
@@ -416,8 +415,8 @@ def _html_class(column: Column) -> str:
     return ' class="text"' if column.words else ""
 
 
-def _html_notes(notes: Sequence[str]) -> str:
-    return "".join(f'\n<p class="note">{markup.escape(clean(note))}</p>' for note in notes)
+def _html_note(note: str) -> str:
+    return f"<p>{markup.escape(clean(note))}</p>"
 
 
 def _line(cells: Iterator[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from evenhand.bench.needs import FIGURES, LEARNED, SWEPT, base, check, nothing_conflicts
 from evenhand.bench.results import Frame, counting, methods
@@ -11,7 +10,7 @@ from evenhand.report.plots import dynamics, search, sweep
 from evenhand.report.plots.style import Drawn, check_form, encode, look, save
 from evenhand.report.tables import by_task, spec_of
 
-__all__ = ["FIGURES", "Drawn", "check_form", "draw", "drawable", "encode", "save"]
+__all__ = ["FIGURES", "Drawn", "check_form", "draw", "encode", "save"]
 
 
 def draw(name: str, runs: Frame, wanted: Sequence[str] = ()) -> Drawn:
@@ -42,20 +41,6 @@ def _example(name: str, runs: Frame) -> str:
     if name in SWEPT:
         specs = [spec for spec in specs if base(spec)[1] is not None]
     return specs[0] if specs else "even_odd"
-
-
-def drawable(runs: Frame, most: int) -> list[Drawn]:
-    """Every figure that these runs allow, of so many tasks; of a sweep over p, the first that has it."""
-    alike: dict[Any, list[tuple[str, ...]]] = {}
-    for rows in by_task(runs):
-        alike.setdefault(base(spec_of(rows))[0], []).append((spec_of(rows),))
-    with look():
-        found = [
-            next(filter(None, (_draw(name, runs, wanted) for wanted in specs)), None)
-            for name in FIGURES
-            for specs in ([[()]] if name in SWEPT else list(alike.values())[:most])
-        ]
-    return [each for each in found if each is not None]
 
 
 def _draw(name: str, runs: Frame, wanted: Sequence[str]) -> Drawn | None:

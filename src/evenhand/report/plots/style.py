@@ -119,20 +119,14 @@ def finish(name: str, figure: Figure, title: str, caption: str, data: dict[str, 
     return Drawn(name, figure, title, caption, data)
 
 
-def encode(drawn: Drawn, form: str, *, letters: bool = False) -> bytes:
-    """The figure as svg, png or pdf; the same data give the same bytes.
-
-    `letters`: an svg keeps its text as text, which is small, and looks as well where a font of the same
-    widths is at hand; otherwise letters are drawn, the same everywhere.
-    """
+def encode(drawn: Drawn, form: str) -> bytes:
+    """The figure as svg, png or pdf; the same data give the same bytes."""
     if form not in METADATA:
         raise ValueError(f"a figure is written as {', '.join(METADATA)}, got {form!r}")
     buffer = io.BytesIO()
     with look():
-        if letters:
-            matplotlib.rcParams["svg.fonttype"] = "none"
         drawn.figure.savefig(buffer, format=form, dpi=200, metadata=METADATA[form])
-    return buffer.getvalue().replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, sans-serif")
+    return buffer.getvalue()
 
 
 def save(drawn: Drawn, out: Path) -> Path:
