@@ -54,7 +54,7 @@ class EpochLog:
                 torch.empty_like(each, device="cpu", pin_memory=True).copy_(each, non_blocking=True)
                 for each in (index, losses)
             )
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()
             event.record(stream)
         self._fetched.append((index.cpu(), losses.cpu(), event))
         self._noted, self._size = [], 0

@@ -174,7 +174,7 @@ class _Farthest:
     def gathered(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Of every large class, over all ranks: where the rows are, and what they hold."""
         found = self._exchange(self._keep()) if self.stream.shared else self._keep()
-        own = {int(c): found.names == c for c in found.names.unique()}  # type: ignore[no-untyped-call]
+        own = {int(c): found.names == c for c in found.names.unique()}
         return {c: (found.rows[chosen], found.x[chosen]) for c, chosen in own.items()}
 
     def _exchange(self, own: _Far) -> _Far:

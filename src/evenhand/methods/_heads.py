@@ -33,7 +33,8 @@ def head_of(model: nn.Module) -> Head:
 
 def with_head(model: nn.Module, head: Head) -> nn.Module:
     """A copy of the network with this last layer."""
-    layer = nn.Linear(*reversed(head.weight.shape), device=head.weight.device)
+    classes, dimensions = head.weight.shape
+    layer = nn.Linear(dimensions, classes, device=head.weight.device)
     layer.load_state_dict({"weight": head.weight, "bias": head.bias})
     return replace_head(model, layer)
 

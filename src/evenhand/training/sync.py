@@ -131,7 +131,7 @@ def synchronize_batch_norm(model: nn.Module, device: torch.device) -> nn.Module:
     """The model with batch normalisation over the whole batch, as a single process computes it."""
     if ranks.count() == 1:
         return model
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for module in model.modules():
         if isinstance(module, nn.SyncBatchNorm) and device.type == "cpu":  # torch's own needs a GPU
             setattr(module, "forward", partial(_normalise, module))  # noqa: B010
