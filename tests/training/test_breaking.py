@@ -214,7 +214,9 @@ def test_stages_that_differ_never_share_a_folder(tiny: Task, tmp_path: Path) -> 
     ]
     assert len({fit.folder for fit in fits}) == len(fits)
     run.fit("own", objective=lambda model, batch: F.cross_entropy(model(batch.x), batch.y))
-    with pytest.raises(ValueError, match="stage 'own' is used twice with another objective or transform"):
+    with pytest.raises(
+        ValueError, match="stage 'own' is used twice with another objective, transform, score or model"
+    ):
         run.fit("own", objective=lambda model, batch: 2 * F.cross_entropy(model(batch.x), batch.y))
 
 
