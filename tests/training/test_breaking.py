@@ -172,8 +172,7 @@ def test_divergence_says_what_to_do(tiny: Task, tmp_path: Path) -> None:
 
 
 def test_losses_on_the_cpu_are_looked_at_at_once_also_beside_a_gpu() -> None:
-    optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
-    training = SimpleNamespace(stage="erm", epoch=2, optimizer=optimizer)
+    training = SimpleNamespace(plan=SimpleNamespace(stage="erm"), epoch=2, learning_rate=0.1)
     training._diverged = Training._diverged.__get__(training)
     with pytest.raises(TrainingDiverged, match="erm: the validation loss is not finite in epoch 2; lower"):
         Training._record(training, LossHistory(2), torch.tensor([1.0, torch.nan]))  # type: ignore[arg-type]
@@ -216,7 +215,9 @@ def test_stages_that_differ_never_share_a_folder(tiny: Task, tmp_path: Path) -> 
     ]
     assert len({fit.folder for fit in fits}) == len(fits)
     run.fit("own", objective=lambda model, batch: F.cross_entropy(model(batch.x), batch.y))
-    with pytest.raises(ValueError, match="stage 'own' is used twice with another objective or transform"):
+    with pytest.raises(
+        ValueError, match="stage 'own' is used twice with another objective, transform, score or model"
+    ):
         run.fit("own", objective=lambda model, batch: 2 * F.cross_entropy(model(batch.x), batch.y))
 
 
