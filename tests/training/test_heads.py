@@ -134,6 +134,14 @@ def test_a_users_model_is_asked_which_layer_gives_its_output() -> None:
     found, head = find_head(model, torch.randn(2, 4))
     assert found == "answer" and head is model.answer
     assert model.training, "looking must not change the mode"
+    assert replace_head(model, nn.Linear(6, 9), torch.randn(2, 4))(torch.randn(2, 4)).shape == (2, 9)
+
+    class Features(nn.Module):
+        def forward(self, logits: Tensor, features: Tensor) -> Tensor:
+            return features
+
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(PostHoc(model, Features())(x), model.body(x))
 
 
 @pytest.mark.parametrize("name", ["head", "fc", "classifier"])

@@ -29,6 +29,7 @@ from evenhand.training.models import PostHoc, mlp, replace_head
 from evenhand.training.plan import Fit, described
 from evenhand.training.progress import Silent
 from evenhand.training.record import Record
+from evenhand.training.run import Run
 
 
 def as_method(monkeypatch: pytest.MonkeyPatch, train: Any, **names: Any) -> str:
@@ -734,3 +735,30 @@ def test_older_records_without_logits_are_read(tiny: Task, tmp_path: Path) -> No
     (record.path / "checksums.json").unlink()
     np.savez_compressed(record.path / "predictions.npz", **kept)
     assert set(Record(record.path).predictions) == {"val", "test"}
+
+
+# -- on a GPU --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_hooks_on_a_gpu_with_kernels_and_graphs(tmp_path: Path) -> None:
+    task = shortcut_task(per_class=400)
+    task = dataclasses.replace(task, recipe=task.recipe.replace(epochs=5))
+    where = tmp_path / task.name / "any" / "key-s0"
+    run = Run(task, task.recipe, seed=0, path=where, identity={}, device=torch.device("cuda"), show=Silent())
+    assert run.arithmetic.compute == "kernels"
+    erm = run.fit("erm", stop=5)
+    features = run.feature_split(erm, run.train)
+    assert features.x.shape == (800, 64 * 36) and features.x.isfinite().all()
+    head = run.fit("head", features, model=lambda: nn.Linear(64 * 36, 2), val=run.feature_split(erm, run.val))
+    outputs = run.predict(replace_head(erm.model, head.model), run.val)
+    torch.testing.assert_close(
+        outputs, run.predict(head.model, run.feature_split(erm, run.val)), rtol=0.05, atol=0.2
+    )
+    alone = run.fit("alone", start=erm, train_only="head", stop=2)
+    before, after = erm.model.state_dict(), alone.model.state_dict()
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {"13.weight", "13.bias"}
+    stepped = two(run, stop=2)
+    assert stepped.objective_state["taken"] == 100
+    on_top = PostHoc(erm.model, Shift(64 * 36, 2).cuda())
+    assert run.predict(on_top, run.val).shape == (266, 2)

@@ -309,15 +309,14 @@ class Training:
         history.record(own, values[start:end], later=True)
 
     @property
-    def _rate(self) -> float:
+    def learning_rate(self) -> float:
         """The learning rate of the first optimiser."""
         return float(next(iter(self.optimizers.values())).param_groups[0]["lr"])
 
     def _diverged(self, what: str, epoch: int) -> TrainingDiverged:
-        rate = self._rate
         return TrainingDiverged(
             f"{self.plan.stage}: the {what} is not finite in epoch {epoch}; "
-            f"lower the learning rate (now {rate:g}) or check the inputs"
+            f"lower the learning rate (now {self.learning_rate:g}) or check the inputs"
         )
 
     def _order(self, generator: np.random.Generator) -> Tensor:
@@ -333,7 +332,7 @@ class Training:
             raise self._diverged("training loss", self.epoch + 1)
         self.epoch += 1
         row: dict[str, Any] = {"epoch": self.epoch, "loss": loss, "accuracy": accuracy, "val_accuracy": None}
-        row["lr"] = self._rate
+        row["lr"] = self.learning_rate
         due = "val" in self.rules.rules and self.epoch % self.recipe.check_every == 0
         if self.histories is not None or due or self._at_end():
             losses, correct, outputs = evaluate(self.ema_or_model, self.val, self.recipe)

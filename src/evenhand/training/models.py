@@ -311,13 +311,15 @@ def find_head(model: nn.Module, x: Tensor | None = None) -> tuple[str, nn.Module
     )
 
 
-def replace_head(model: nn.Module, head: nn.Module) -> nn.Module:
+def replace_head(model: nn.Module, head: nn.Module, x: Tensor | None = None) -> nn.Module:
     """A copy of the model with a copy of another last layer; the model itself stays as it is.
+
+    `x`: inputs by which the last layer is found, as for `find_head`.
 
     >>> replace_head(mlp((4,), 3), nn.Linear(64, 7))(torch.zeros(2, 4)).shape
     torch.Size([2, 7])
     """
-    name, _ = find_head(model)
+    name, _ = find_head(model, x)
     changed, head = copy.deepcopy(model), copy.deepcopy(head)
     if not name:
         return head
@@ -348,9 +350,12 @@ class PostHoc(nn.Module):
     def __init__(self, network: nn.Module, function: nn.Module) -> None:
         super().__init__()
         self.network, self.function = network, function
+        self._head: str | None = None  # its name, once inputs have shown it
 
     def forward(self, x: Tensor) -> Tensor:
-        with head_inputs(find_head(self.network)[1]) as features:
+        if self._head is None:
+            self._head = find_head(self.network, x)[0]
+        with head_inputs(self.network.get_submodule(self._head)) as features:
             logits: Tensor = self.network(x)
         outputs: Tensor = self.function(logits.float(), features[-1].float())
         return outputs
