@@ -27,7 +27,6 @@ import training
 
 from evenhand import Task, tasks
 from evenhand.core.history import LossHistory
-from evenhand.training.heap import keep_freed_memory
 from evenhand.training.loop import Training
 from evenhand.training.models import make_model
 
@@ -46,7 +45,6 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         torch.set_num_threads(1)  # as `execute` does for batches as small as those of the digits
-        keep_freed_memory()  # as `execute` does
     spec = "digits" if options.smoke or options.data is None else "cmnist"
     task = tasks.load(spec, options.data)
     size = options.batch or task.recipe.batch_size

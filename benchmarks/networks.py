@@ -19,10 +19,10 @@ import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
+from evenhand.training.cuda_graphs import Graphed
 from evenhand.training.evaluation import autocast
 from evenhand.training.loop import make_optimizer
 from evenhand.training.models import make_model
-from evenhand.training.quick import Graphed
 from evenhand.training.recipe import Recipe
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -39,7 +39,7 @@ def test_the_results_are_those_of_doing_every_run_by_itself(tmp_path: Path) -> N
         assert not work(entry.planned, path, place).error
         assert (path / "metrics.json").read_bytes() == (entry.path / "metrics.json").read_bytes()
         shared, own = predictions(runs), predictions(place.runs)
-        assert len(own) == 4 and all(np.array_equal(shared[name], own[name]) for name in own)
+        assert len(own) == 6 and all(np.array_equal(shared[name], own[name]) for name in own)
         alone += len(list(place.runs.glob("*/stages/*")))
     # ERM's candidates 2, G-DRO's 2, LfF's 2; TAB, JTT's 4 and MaskTune's 2 each train ERM and a model of their own.
     assert alone == (2 + 2 + 2 + 2 * (1 + 4 + 2))

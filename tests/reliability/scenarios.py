@@ -23,10 +23,11 @@ from evenhand.bench.agenda import Agenda, Entry
 from evenhand.bench.plan import Planned
 from evenhand.bench.work import Outcome, Place
 from evenhand.core.partition import Partition
+from evenhand.training.checkpoint import load_checkpoint
 from evenhand.training.loop import Training
 from evenhand.training.progress import Silent
 from evenhand.training.record import Record, read_metrics
-from evenhand.training.store import load_checkpoint, read_json
+from evenhand.training.store import read_json
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "erm": {},

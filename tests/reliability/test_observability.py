@@ -1,11 +1,11 @@
 """What a run says of itself: log.txt, --verbose, warnings, and what the doctor finds."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +16,7 @@ from shortcut import shortcut_task
 import evenhand
 from evenhand import cli, tasks
 from evenhand.cli import doctor as examined
-from evenhand.training import journal
+from evenhand.training import log
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -25,14 +25,14 @@ Command = Callable[..., tuple[int, str, str]]
 def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     def call(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["evenhand", *map(str, words)])
-        handlers = list(journal._journal.handlers)
+        handlers = list(log._log.handlers)
         try:
             cli.main()
             code = 0
         except SystemExit as end:
             code = int(end.code or 0)
         finally:
-            journal._journal.handlers[:] = handlers
+            log._log.handlers[:] = handlers
         return code, *capfd.readouterr()
 
     return call
@@ -75,20 +75,25 @@ def test_a_failure_is_the_last_line(tmp_path: Path) -> None:
         evenhand.execute(
             shortcut_task(), "erm", {"lr": 1e30, "optimizer": "sgd"}, runs=tmp_path, device="cpu"
         )
-    (log,) = tmp_path.rglob("log.txt")
-    assert "end: TrainingDiverged: erm: the training loss is not finite" in log.read_text().splitlines()[-1]
+    (kept,) = tmp_path.rglob("log.txt")
+    assert "end: TrainingDiverged: erm: the training loss is not finite" in kept.read_text().splitlines()[-1]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.write
+    real, tried = Path.open, []
 
-    def full(file: int, data: bytes) -> int:
-        if b"seed 0 on cpu" in data or b"erm" in data:
-            raise OSError(28, "No space left on device")
-        return real(file, data)
+    def full(self: Path, *arguments: Any, **settings: Any) -> Any:
+        if self.name != "log.txt":
+            return real(self, *arguments, **settings)
+        tried.append(self)
+        return real(Path("/dev/full"), *arguments, **settings)
 
-    monkeypatch.setattr(os, "write", full)
-    assert evenhand.execute(shortcut_task(), "erm", runs=tmp_path, device="cpu").metrics["test"]
+    monkeypatch.setattr(Path, "open", full)
+    record = evenhand.execute(shortcut_task(), "erm", runs=tmp_path, device="cpu")
+    assert record.metrics["test"] and set(tried) == {record.path / "log.txt"}
+    monkeypatch.undo()
+    assert not (record.path / "log.txt").exists()
 
 
 def test_verbose_says_what_is_read_reused_and_written(command: Command, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from evenhand.report.explorer_input import Pictures, Rows, Score, Texts, Verdict
 from evenhand.report.page import build  # noqa: E402
 from evenhand.tasks import colour, cub, datasets, images, table  # noqa: E402
 from evenhand.training import models, store  # noqa: E402
+from evenhand.training.checkpoint import load_checkpoint  # noqa: E402
 from evenhand.training.record import Record  # noqa: E402
 
 SOURCE = Path(evenhand.__file__).parent
@@ -135,7 +136,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "w.pt": lambda f: models.make_model("linear", shape=(3,), num_classes=2, weights=str(f)),
     "w.ckpt": lambda f: models.make_model("linear", shape=(3,), num_classes=2, weights=str(f)),
     "w.safetensors": lambda f: models.make_model("linear", shape=(3,), num_classes=2, weights=str(f)),
-    "last.ckpt": store.load_checkpoint,
+    "last.ckpt": load_checkpoint,
     "config.json": store.read_json,
     "t.csv": lambda f: table.read(f) and None,
     "t.parquet": table.read,
@@ -171,9 +172,9 @@ def test_a_checkpoint_with_a_right_checksum_does_not_run_either(
     monkeypatch.chdir(tmp_path)
     for payload in (torch_with_objects(), pickle.dumps(Payload())):
         path = tmp_path / "last.ckpt"
-        path.write_bytes(b"evenhand1\n" + hashlib.sha256(payload).digest() + payload)
+        path.write_bytes(payload + hashlib.sha256(payload).digest())
         with pytest.raises(store.Damaged):
-            store.load_checkpoint(path)
+            load_checkpoint(path)
         assert not Path(MARK).exists()
 
 

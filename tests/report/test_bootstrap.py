@@ -19,9 +19,9 @@ from evenhand.report import formats, tables
 from evenhand.report.table import Table
 from evenhand.report.tables import bootstrap
 from evenhand.report.tables.bootstrap import interval_of_difference, read_truth, resampled_wga
+from evenhand.training.evaluation import score
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
-from evenhand.training.scoring import score
 
 # -- the replicates --------------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ def samples() -> tuple[torch.Tensor, torch.Tensor]:
 
 def take_step(model: nn.Module, sizes: list[int]) -> dict[str, torch.Tensor]:
     """The gradients of every batch, added up, and the state afterwards; rank by rank the same."""
-    model = sync.normalised_together(model, CPU)
+    model = sync.synchronize_batch_norm(model, CPU)
     x, y = samples()
     rows, pieces = sync.slices(torch.arange(len(y)), sizes)
     start = 0
@@ -69,7 +69,7 @@ def take_step(model: nn.Module, sizes: list[int]) -> dict[str, torch.Tensor]:
         own = rows[start : start + piece.length]
         start += piece.length
         (F.cross_entropy(model(x[own]), y[own]) * piece.share).backward()
-    sync.add_gradients(model.parameters())
+    sync.all_reduce_gradients(model.parameters())
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     evaluated = model.eval()(x)
     return {**gradients, **model.state_dict(), "evaluated": evaluated}

@@ -16,7 +16,7 @@ from shortcut import shortcut_task
 from torch.nn import functional as F
 
 from evenhand import LossHistory, Recipe, Split, Task, execute
-from evenhand.training import batches, loop
+from evenhand.training import batches, store
 from evenhand.training import execute as execution
 from evenhand.training.data import Batch, training_weights
 from evenhand.training.loop import Training, TrainingDiverged
@@ -47,7 +47,7 @@ def test_a_death_before_any_write_of_a_training_changes_nothing(
     whole = {
         method: execute(task, method, runs=tmp_path / "whole", show=Silent()) for method in ("tab", "erm")
     }
-    written, real = 0, loop.write_bytes
+    written, real = 0, store.write_bytes
 
     def dying(*arguments: object) -> None:
         nonlocal written
@@ -57,8 +57,7 @@ def test_a_death_before_any_write_of_a_training_changes_nothing(
         real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "write_bytes", dying)
-        patch.setattr("evenhand.training.store.write_bytes", dying)
+        patch.setattr(store, "write_bytes", dying)
         with pytest.raises(Died):
             execute(task, "tab", runs=tmp_path / "cut", show=Silent())
     for method, before in whole.items():

@@ -23,9 +23,8 @@ from evenhand.core.partition import of_mask
 from evenhand.core.rebalance import rebalance
 from evenhand.integrations.prediction import predict
 from evenhand.training import run as run_module
-from evenhand.training.average import Average
 from evenhand.training.data import Batch
-from evenhand.training.loop import seed_epoch
+from evenhand.training.loop import make_ema, seed_epoch
 from evenhand.training.models import PostHoc, mlp, replace_head
 from evenhand.training.plan import Fit, described
 from evenhand.training.progress import Silent
@@ -220,23 +219,18 @@ def test_inputs_of_another_array_are_in_the_key(tiny: Task, tmp_path: Path) -> N
 
 def test_a_score_decides_when_to_stop_and_which_check_is_kept(tiny: Task, tmp_path: Path) -> None:
     given: list[Any] = []
-    values = iter([0.1, 0.5, 0.3, 0.2, 0.1, 0.0])
+    wanted = [0.1, 0.3, 0.2, 0.4, 0.6, 0.5, 0.1]  # the best is the fifth; two more, and it stops
+    values = iter(wanted)
 
     def score(logits: Tensor, val: Split) -> float:
         given.append((logits, val))
         return next(values)
 
     recipe = tiny.recipe.replace(epochs=50, patience=2, keep="best")
-    states: list[dict[str, Tensor]] = []
-
-    class Keep(Silent):
-        def epoch(self, row: dict[str, Any]) -> None:
-            states.append(row)
-
-    run = make_run(tiny, tmp_path, recipe, show=Keep())
+    run = make_run(tiny, tmp_path, recipe)
     fit = run.fit("model", score=score)
-    assert fit.epochs == 4 and [row["score"] for row in rows_of(fit)] == [0.1, 0.5, 0.3, 0.2]
-    logits, val = given[1]
+    assert fit.epochs == 7 and [row["score"] for row in rows_of(fit)] == wanted
+    logits, val = given[4]
     assert logits.dtype == torch.float32 and logits.shape == (20, 2) and logits.device.type == "cpu"
     assert val is run.val and val.group is not None  # this run's task has its groups
     torch.testing.assert_close(run.predict(fit.model, run.val), logits)  # of the best check, not the last
@@ -324,7 +318,7 @@ def test_damaged_features_are_computed_again(
     data[500] ^= 1
     file.write_bytes(data)
     again = make_run(tiny, tmp_path)
-    with pytest.warns(UserWarning, match="should end with its checksum, but it does not match"):
+    with pytest.warns(UserWarning, match="its checksum does not match"):
         np.testing.assert_array_equal(again.features(again.fit("erm", stop=1), again.train), expected)
     assert seen == [60, 60]
 
@@ -463,7 +457,7 @@ def test_a_step_of_its_own_is_a_plain_loop_with_two_optimisers(tiny: Task, tmp_p
         "model": torch.optim.Adam(model.parameters(), lr=tiny.recipe.lr),
         "second": torch.optim.Adam(objective.second.parameters(), lr=0.05),
     }
-    average = Average(model, 4)
+    average = make_ema(model, 4)
     for epoch in range(2):
         number, _ = seed_epoch(0, "model", epoch, torch.device("cpu"))
         order = np.random.default_rng(number).permutation(60)
@@ -472,8 +466,8 @@ def test_a_step_of_its_own_is_a_plain_loop_with_two_optimisers(tiny: Task, tmp_p
             rows = torch.from_numpy(order[start : start + 16])
             x, y = tiny.train.x[rows], tiny.train.y[rows]
             objective.step(model, Batch(x=x, y=y, index=rows, row=rows), optimizers)
-            average.update(model)
-    for name, value in average.model.state_dict().items():
+            average.update_parameters(model)
+    for name, value in average.module.state_dict().items():
         assert torch.equal(value, fit.model.state_dict()[name]), name
     assert fit.objective_state["taken"] == 8
     for name, value in objective.second.state_dict().items():

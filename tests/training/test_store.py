@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from evenhand.training import store
+from evenhand.training.checkpoint import load_checkpoint, save_checkpoint
 
 
 def test_a_failed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,14 +48,14 @@ def test_a_place_that_cannot_be_written_to_is_named(
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "other"])
 def test_a_damaged_checkpoint_is_noticed(tmp_path: Path, harm: str) -> None:
     path = tmp_path / "last.ckpt"
-    store.save_checkpoint(path, {"weights": torch.arange(100.0), "epoch": 3, "log": [{"loss": 0.5}]})
-    assert store.load_checkpoint(path)["log"] == [{"loss": 0.5}]
+    save_checkpoint(path, {"weights": torch.arange(100.0), "epoch": 3, "log": [{"loss": 0.5}]})
+    assert load_checkpoint(path)["log"] == [{"loss": 0.5}]
     content = path.read_bytes()
     flipped = bytearray(content)
     flipped[-20] ^= 4
     path.write_bytes({"flip": bytes(flipped), "cut": content[:-1], "empty": b"", "other": b"PK" * 99}[harm])
     with pytest.raises(store.Damaged, match="its checksum does not match"):
-        store.load_checkpoint(path)
+        load_checkpoint(path)
 
 
 def test_damaged_json_is_named(tmp_path: Path) -> None:

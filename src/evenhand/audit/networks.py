@@ -27,6 +27,7 @@ from evenhand.training.batches import batch_sizes
 from evenhand.training.data import Task, as_input, checksum
 from evenhand.training.execute import execute
 from evenhand.training.identity import resolve_device
+from evenhand.training.manifest import verify_digested
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
@@ -108,7 +109,9 @@ def _history(record: Record, name: str, epochs: int) -> np.ndarray:
 
 def _outputs(record: Record, stage: str) -> np.ndarray:
     epochs = record.config["stages"][stage]["epochs"]
-    outputs: np.ndarray = np.load(record.stage(stage) / f"outputs-at{epochs}.npy", allow_pickle=False)
+    path = record.stage(stage) / f"outputs-at{epochs}.npy"
+    verify_digested(path)
+    outputs: np.ndarray = np.load(path, allow_pickle=False)
     return outputs
 
 

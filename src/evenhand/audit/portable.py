@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from evenhand.tasks import table
 from evenhand.training.estimator import NODES, tree_arrays, tree_scores
 from evenhand.training.estimator_histories import softmax
-from evenhand.training.shape import misshapen
+from evenhand.training.store import schema_error
 
 ABOUT = "evenhand"  # the key of a model file's description, JSON
 COLUMNS = {"numbers": [str], "words": {str: {str: (int, float)}}}
@@ -43,7 +43,7 @@ def read(path: Path, arrays: bool = True) -> ModelFile:
             found = {name: file.get_tensor(name) for name in file.keys()} if arrays else {}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise ValueError(f"{path} cannot be read: {error}; audit again") from error
-    if misshapen(about, {"kind": str, "classes": [str]}) or len(about["classes"]) < 2:
+    if schema_error(about, {"kind": str, "classes": [str]}) or len(about["classes"]) < 2:
         raise ValueError(f"{path} does not say what the model takes; audit again with this version")
     return ModelFile(path, about, found)
 
@@ -109,7 +109,7 @@ def _columns(columns: Any) -> dict[str, Any]:
 def boosting_probabilities(file: ModelFile, frame: Any) -> np.ndarray:
     """(rows, classes): every row falls through all trees, whose leaves add up to log odds."""
     file.need(sets=2, roots=1, start=1, **dict.fromkeys(NODES, 1))
-    if wrong := misshapen(file.about, COLUMNS):
+    if wrong := schema_error(file.about, COLUMNS):
         raise ValueError(f"{file.path} should say which columns the model takes, but {wrong}; audit again")
     x = _numbers(file, frame)
     try:

@@ -9,8 +9,7 @@ from evenhand.audit import portable
 from evenhand.integrations.prediction import Network, Predictions, named
 from evenhand.tasks import table
 from evenhand.training.recipe import Recipe
-from evenhand.training.shape import misshapen
-from evenhand.training.store import Damaged, read_json
+from evenhand.training.store import Damaged, read_json, schema_error
 
 MODELS = ("baseline", "balanced")
 READING = {"header": bool, "text": (None, str), "image": (None, str)}
@@ -28,7 +27,7 @@ def predict(folder: Path, inputs: Path, *, model: str | None, device: str) -> tu
         summary = read_json(folder / "summary.json")
     except Damaged as error:
         raise ValueError(f"{folder} should be the folder of an audit: {error}; audit again") from error
-    if wrong := misshapen(summary, SUMMARY):
+    if wrong := schema_error(summary, SUMMARY):
         raise ValueError(
             f"{folder / 'summary.json'} should be an audit's, but {wrong}; audit again with this version"
         )
@@ -36,7 +35,7 @@ def predict(folder: Path, inputs: Path, *, model: str | None, device: str) -> tu
     if name not in MODELS:
         raise ValueError(f"--model must be {' or '.join(MODELS)}, got {name!r}")
     reading = {"header": True, "text": None, "image": None, **summary["data"]["reading"]}
-    if wrong := misshapen(reading, READING):
+    if wrong := schema_error(reading, READING):
         raise ValueError(f"{folder / 'summary.json'} should say how the table is read, but {wrong}")
     if (folder / name).is_dir():
         return name, _transformer(folder / name, summary["data"]["classes"], inputs, reading, device)

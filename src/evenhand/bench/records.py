@@ -13,7 +13,7 @@ import numpy as np
 
 from evenhand.core.arrays import read_arrays
 from evenhand.tasks import datasets
-from evenhand.training import journal, seal
+from evenhand.training import log, manifest
 from evenhand.training.record import Record, find, is_finished
 from evenhand.training.store import check_folder, claim, write_bytes
 
@@ -32,7 +32,7 @@ def load(*sources: str | Path) -> list[Record]:
             raise ValueError(
                 f"{source} holds no finished run; make some with: evenhand bench digits_even_odd --runs DIR"
             )
-        journal.detail("found %d finished runs in %s", len(records), source)
+        log.detail("found %d finished runs in %s", len(records), source)
         for record in records:
             found.setdefault(record.path.parts[-3:], record)
     return list(found.values())
@@ -92,7 +92,8 @@ def _entries(record: Record) -> dict[str, bytes]:
     for name, keep in (("predictions.npz", ("val", "test")), ("val_partition.npz", None)):
         if (path := record.path / name).exists():
             entries[f"{folder}/{name}"] = _smaller(record.file(name), keep)
-    entries[f"{folder}/{seal.SEAL}"] = seal.of({Path(name).name: data for name, data in entries.items()})
+    digests = {Path(name).name: manifest.digest(data) for name, data in entries.items()}
+    entries[f"{folder}/{manifest.NAME}"] = manifest.encode(digests, {})
     for stage, value in record.config["stages"].items():
         if Path(value["folder"]).name != value["folder"]:  # the records may be anybody's
             raise ValueError(

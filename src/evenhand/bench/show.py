@@ -10,7 +10,7 @@ from typing import Any
 
 from evenhand.bench.agenda import Agenda, Entry
 from evenhand.bench.plan import Planned
-from evenhand.training.journal import printable
+from evenhand.training.log import printable
 from evenhand.training.record import Record
 
 

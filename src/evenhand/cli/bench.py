@@ -140,7 +140,7 @@ def _agenda(
     from evenhand.bench.needs import LEARNED, needs, nothing_conflicts, searches
     from evenhand.bench.plan import PAPER, fixed, split_methods, waves
     from evenhand.bench.work import load
-    from evenhand.training.dynamics import has_conflicts
+    from evenhand.training.evaluation import has_conflicts
 
     agenda = Agenda(place)
     names: Sequence[str] = PAPER if methods is None else split_methods(methods)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenhand.training.journal import printable
+from evenhand.training.log import printable
 
 if TYPE_CHECKING:
     from evenhand.training.record import Record
@@ -38,16 +38,16 @@ Verbose = Annotated[
         "--verbose",
         "-v",
         help="Say what is read, reused and written.",
-        callback=lambda on: on and _show_journal(),
+        callback=lambda on: on and _show_log(),
     ),
 ]
 Limit = Annotated[int | None, typer.Option(help="At most so many samples of each split.", min=1)]
 
 
-def _show_journal() -> bool:
-    from evenhand.training import journal
+def _show_log() -> bool:
+    from evenhand.training import log
 
-    journal.show()
+    log.show()
     return True
 
 

@@ -22,9 +22,8 @@ from evenhand.training.evaluation import logits
 from evenhand.training.identity import resolve_device
 from evenhand.training.models import make_model, rebuilt
 from evenhand.training.recipe import Recipe
-from evenhand.training.record import Record
-from evenhand.training.shape import INPUTS, misshapen
-from evenhand.training.store import read_json
+from evenhand.training.record import INPUTS, Record
+from evenhand.training.store import read_json, schema_error
 
 _LARGEST = 1 << 28  # numbers of one sample
 
@@ -68,7 +67,7 @@ def predict(run: Path, inputs: Path, *, device: str = "auto") -> Predictions:
     for name in ("config.json", "model.safetensors"):
         if not (run / name).is_file():
             raise ValueError(f"{run} should be the folder of a finished run, but it holds no {name}")
-    if misshapen(config, {"inputs": object, "full_recipe": {str: object}}):
+    if schema_error(config, {"inputs": object, "full_recipe": {str: object}}):
         config = {"inputs": {"own_model": True}}  # of an earlier version, which did not say more
     known = {field.name for field in fields(Recipe)}  # another version may have had more
     recipe = Recipe(**{name: value for name, value in config.get("full_recipe", {}).items() if name in known})
@@ -84,7 +83,7 @@ class Network:
     """A trained network on disk: what it takes, and where its weights are."""
 
     source: Path  # the file that says what it takes
-    takes: dict[str, Any]  # as shape.INPUTS
+    takes: dict[str, Any]  # as record.INPUTS
     recipe: Recipe
     weights: Path
     method: str = "erm"  # whose module may say how the model is rebuilt
@@ -95,7 +94,7 @@ class Network:
                 f"{self.weights.parent} was trained with a model of your own; load its {self.weights.name} "
                 "into that model"
             )
-        if wrong := misshapen(self.takes, INPUTS):
+        if wrong := schema_error(self.takes, INPUTS):
             raise ValueError(f"{self.source} should say what the model takes, but {wrong}")
 
     def read(self, inputs: Path) -> tuple[list[str], Any]:

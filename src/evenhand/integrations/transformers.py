@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from evenhand.integrations.torch import Recorder, indexed
-from evenhand.training.store import load_checkpoint, save_checkpoint
+from evenhand.training.checkpoint import load_checkpoint, save_checkpoint
 
 __all__ = ["record_losses"]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from evenhand.training import journal, plugins
+from evenhand.training import log, plugins
 
 if TYPE_CHECKING:
     from evenhand.tasks.samples import Samples
@@ -68,7 +68,7 @@ def load(spec: str, root: Path | str | None = None, limit: int | None = None) ->
         task = limited(task, limit)
         changed["limit"] = limit
     sizes = [len(split) for split in (task.train, task.val, task.test)]
-    journal.detail("loaded %s: %d, %d and %d samples, checksum %s", spec, *sizes, task.checksum)
+    log.detail("loaded %s: %d, %d and %d samples, checksum %s", spec, *sizes, task.checksum)
     # The run folder carries the options that differ from the defaults.
     folder = "-".join([name, *(f"{key}{value}" for key, value in changed.items())])
     options = ",".join(f"{key}={value}" for key, value in changed.items())

@@ -27,7 +27,7 @@ import torch
 
 from evenhand import tasks
 from evenhand.tasks import cache_root, data_root, images
-from evenhand.training import journal, store
+from evenhand.training import log, store
 from evenhand.training.data import Task
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".zip")
@@ -141,7 +141,7 @@ def unpack(task: str, archives: list[Path]) -> Path:
     target, complete = place / "content", place / "complete.json"
     with store.claim(place):
         if complete.is_file():
-            journal.detail("reused what %d archives unpacked to in %s", len(archives), target)
+            log.detail("reused what %d archives unpacked to in %s", len(archives), target)
             return target
         shutil.rmtree(target, ignore_errors=True)  # what an interrupted unpacking left
         target.mkdir()

@@ -20,11 +20,10 @@ import numpy as np
 
 from evenhand.tasks import cache_root
 from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples
-from evenhand.training import journal, store
+from evenhand.training import log, store
 from evenhand.training.data import Task
 from evenhand.training.models import VISION_NEEDED
 from evenhand.training.recipe import Recipe
-from evenhand.training.shape import misshapen
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, whose weights the models start from
 PRETRAINED = Recipe(model="resnet18", weights="pretrained", optimizer="sgd", lr=1e-3, momentum=0.9)
@@ -82,7 +81,7 @@ def decoded(task: str, files: Sequence[Path], size: int) -> Decoded:
             pixels = _open(array, len(files), size)
             assert pixels is not None
         else:
-            journal.detail("reused the decoded images in %s", folder)
+            log.detail("reused the decoded images in %s", folder)
     return Decoded(pixels, _joined(chunks), folder)
 
 
@@ -100,13 +99,12 @@ def _joined(digests: list[str]) -> str:
 def _chunks(manifest: Path, count: int) -> list[str] | None:
     """The checksums of the chunks of so many images; None where the manifest is absent or damaged."""
     try:
-        content = store.read_json(manifest)
+        content = store.read_checked(manifest, {"digest": str, "chunks": [str]}, "the checksums of images")
     except (store.Damaged, FileNotFoundError):
         return None
-    if misshapen(content, {"digest": str, "chunks": [str]}) or len(content["chunks"]) != -(-count // CHUNK):
-        return None
     chunks: list[str] = content["chunks"]
-    return chunks if content["digest"] == _joined(chunks) else None
+    known = len(chunks) == -(-count // CHUNK) and content["digest"] == _joined(chunks)
+    return chunks if known else None
 
 
 def _stamp(task: str, files: Sequence[Path], size: int) -> str:
@@ -154,7 +152,7 @@ def _decode_all(task: str, files: Sequence[Path], size: int, folder: Path) -> li
     chunks = range((len(files) + CHUNK - 1) // CHUNK)
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # Threads suffice: pillow lets go of the interpreter while it decodes and resizes.
-    with ThreadPoolExecutor(workers) as pool, notes.open("a") as log, _progress() as bar:
+    with ThreadPoolExecutor(workers) as pool, notes.open("a") as finished, _progress() as bar:
         line = bar.add_task(f"decoding {task}", total=len(chunks), completed=len(digests))
         for number in chunks:
             if number not in digests:
@@ -165,8 +163,8 @@ def _decode_all(task: str, files: Sequence[Path], size: int, folder: Path) -> li
                     pixels[start + row] = image
                 pixels.flush()
                 digests[number] = _digest(pixels, number)
-                log.write(json.dumps([number, digests[number]]) + "\n")
-                log.flush()
+                finished.write(json.dumps([number, digests[number]]) + "\n")
+                finished.flush()
                 bar.advance(line)
     return [digests[number] for number in chunks]
 

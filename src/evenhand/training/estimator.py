@@ -15,14 +15,13 @@ from sklearn.base import is_classifier
 from torch import Tensor, nn
 
 from evenhand.core import ranks
-from evenhand.training import journal, plugins
+from evenhand.training import log, plugins
+from evenhand.training.checkpoint import Histories, claim_together, load_for_all, save_checkpoint, write_curve
 from evenhand.training.data import Split, checksum
 from evenhand.training.estimator_histories import fit, losses_of, probabilities, seeded, softmax, training_of
 from evenhand.training.evaluation import weighted_mean
-from evenhand.training.histories import Histories
 from evenhand.training.plan import PLAIN, Fit
 from evenhand.training.record import key_of
-from evenhand.training.store import claim_together, keep_curve, load_for_all, save_checkpoint
 
 if TYPE_CHECKING:
     from evenhand.training.run import Run
@@ -256,17 +255,17 @@ def fit_estimator(run: Run, plan: EstimatorPlan, content: dict[str, Any]) -> Est
         if state is not None and not _is_whole(folder, state):
             state = None
         if state is None:
-            journal.note("%s: begins in %s", plan.stage, folder.name)
+            log.note("%s: begins in %s", plan.stage, folder.name)
             model, state = _train(run, plan, folder)
             made.append(model)
-            journal.note("%s: %d epochs, %.1f s in all", plan.stage, state["epoch"], state["seconds"])
+            log.note("%s: %d epochs, %.1f s in all", plan.stage, state["epoch"], state["seconds"])
         else:
-            keep_curve(folder, state["log"])
-            journal.note("%s: reused, %d epochs in %s", plan.stage, state["epoch"], folder.name)
+            write_curve(folder, state["log"], complete=True)
+            log.note("%s: reused, %d epochs in %s", plan.stage, state["epoch"], folder.name)
 
     def load() -> tuple[nn.Module, dict[str, Any]]:
         if not made and state["tensors"] is None:
-            journal.note("%s: trains again, because it cannot be saved", plan.stage)
+            log.note("%s: trains again, because it cannot be saved", plan.stage)
             made.append(_trained(run, plan, lambda _: None))
         elif not made:
             made.append(EstimatorModel(state["tensors"], plan.num_classes))
@@ -316,10 +315,10 @@ def _trained(run: Run, plan: EstimatorPlan, look: Callable[[list[np.ndarray]], N
 
 
 def _train(run: Run, plan: EstimatorPlan, folder: Path) -> tuple[EstimatorModel, dict[str, Any]]:
-    begun, log = time.monotonic(), list[dict[str, Any]]()
+    begun, curve = time.monotonic(), list[dict[str, Any]]()
     histories = None
     if plan.recorded and training_of(plan.estimator) is not None:
-        histories = Histories.open(folder, len(run.train), len(run.val))
+        histories = Histories(folder, len(run.train), len(run.val))
         histories.truncate(0)
     labels = [plan.split.y.numpy(), plan.val.y.numpy()]
     places = [plan.split.index, torch.arange(len(plan.val))]
@@ -332,9 +331,9 @@ def _train(run: Run, plan: EstimatorPlan, folder: Path) -> tuple[EstimatorModel,
             every[:, classes] = given
             losses.append(torch.from_numpy(losses_of(every, y)))
             hits.append(torch.from_numpy(every.argmax(1) == y))
-        log.append(
+        curve.append(
             {
-                "epoch": len(log) + 1,
+                "epoch": len(curve) + 1,
                 "loss": losses[0].double().mean().item(),
                 "accuracy": hits[0].double().mean().item(),
                 "val_accuracy": weighted_mean(hits[1], plan.val.weight),
@@ -349,13 +348,13 @@ def _train(run: Run, plan: EstimatorPlan, folder: Path) -> tuple[EstimatorModel,
 
     model = _trained(run, plan, look)
     state = {
-        "epoch": len(log),
-        "log": log,
+        "epoch": len(curve),
+        "log": curve,
         "seconds": time.monotonic() - begun,
         "tensors": None if model.unsaved else model.state_dict(),
         "histories": None if histories is None else histories.sums,
         "objective": {},
     }
-    keep_curve(folder, log)
+    write_curve(folder, curve, complete=True)
     save_checkpoint(folder / f"{SNAPSHOT}.ckpt", state)
     return model, state

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import logging
 import os
 import platform
 import subprocess
@@ -23,22 +22,19 @@ import evenhand
 from evenhand.core import ranks
 from evenhand.core.metrics import identification
 from evenhand.core.partition import partition
-from evenhand.training import journal, progress, seal
+from evenhand.training import log, manifest, progress
+from evenhand.training.checkpoint import claim_together
+from evenhand.training.cuda_graphs import allow_kernels
 from evenhand.training.data import Task, as_input
-from evenhand.training.dynamics import dynamics
-from evenhand.training.evaluation import autocast
-from evenhand.training.heap import keep_freed_memory
+from evenhand.training.evaluation import autocast, dynamics, score
 from evenhand.training.identity import Identity, identify, join_ranks
 from evenhand.training.models import rebuilt
 from evenhand.training.plugins import groups_needed
-from evenhand.training.quick import allow_kernels
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_whole, set_damage_aside
 from evenhand.training.run import Run
-from evenhand.training.scoring import score
-from evenhand.training.store import check_folder, claim_together, json_bytes, write_bytes, write_json
+from evenhand.training.store import check_folder, json_bytes, write_bytes, write_json
 
-log = logging.getLogger("evenhand")
 HALF = 65504.0  # the largest float16
 
 
@@ -65,10 +61,8 @@ def execute(
     check_folder(runs, "runs")
     path = identity.folder(runs, seed)
     if ranks.from_first(lambda: is_whole(path)):
-        journal.detail("reused the finished run %s", path)
+        log.detail("reused the finished run %s", path)
         return Record(path)
-    if where.type == "cpu":
-        keep_freed_memory()
     with claim_together(path):
         # Another process may have finished it while we waited.
         if not ranks.from_first(lambda: is_whole(path)):
@@ -82,21 +76,21 @@ def execute(
                 device=where,
                 show=show,
             )
-            with _threads(task, identity.recipe, where), _journal(path):
+            with _threads(task, identity.recipe, where), _logged(path):
                 versions = f"evenhand {evenhand.__version__}, torch {torch.__version__}, pid {os.getpid()}"
-                journal.note("begin: %s %s seed %d on %s; %s", task.name, method, seed, where, versions)
+                log.note("begin: %s %s seed %d on %s; %s", task.name, method, seed, where, versions)
                 settings = {
                     **identity.settings,
                     **identity.recipe.changed(),
                     **identity.content["arithmetic"],
                 }
-                journal.note("settings: %s", settings)
+                log.note("settings: %s", settings)
                 _carry_out(run, task, identity)
     return Record(path)
 
 
-def _journal(path: Path) -> contextlib.AbstractContextManager[None]:
-    return journal.kept(path) if ranks.first() else contextlib.nullcontext()
+def _logged(path: Path) -> contextlib.AbstractContextManager[None]:
+    return log.kept(path) if ranks.first() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -170,7 +164,7 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
         "epochs": {name: fit.epochs for name, fit in sorted(run.stages.items())},
     }
     content = json_bytes(metrics)
-    seal.write(run.path, content, {name: (fit.folder, fit.epochs) for name, fit in run.stages.items()})
+    manifest.write(run.path, content, {name: (fit.folder, fit.epochs) for name, fit in run.stages.items()})
     write_bytes(run.path / "metrics.json", content)  # last: its existence means that the run is complete
 
 

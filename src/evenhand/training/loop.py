@@ -12,24 +12,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import PARAM_LIST, AveragedModel
 
 from evenhand.core import ranks
 from evenhand.core.history import LossHistory
 from evenhand.training import sync
-from evenhand.training.average import Average
 from evenhand.training.batches import Batches, batch_sizes
+from evenhand.training.checkpoint import Histories, save_checkpoint, write_curve
+from evenhand.training.cuda_graphs import Graphed, allow_kernels, quickest
 from evenhand.training.data import Batch
 from evenhand.training.evaluation import autocast, evaluate, standard_error, weighted_mean
-from evenhand.training.histories import Histories
 from evenhand.training.models import find_head
 from evenhand.training.objective import Tap
 from evenhand.training.plan import Plan
 from evenhand.training.progress import Silent
-from evenhand.training.quick import Graphed, allow_kernels, quickest
 from evenhand.training.recipe import Recipe
-from evenhand.training.seeding import seed_epoch
 from evenhand.training.stopping import Rules
-from evenhand.training.store import curve_bytes, save_checkpoint, write_bytes
+from evenhand.training.sync import seed_epoch
 
 
 class TrainingDiverged(ValueError):
@@ -55,7 +54,7 @@ class Training:
         self.folder, self.plan, self.recipe, self.seed = folder, plan, recipe, seed
         self.train, self.val, self.histories, self.progress = train, val, histories, progress
         self.device = train.source.device
-        self.model, self.objective = sync.normalised_together(model, self.device), plan.objective
+        self.model, self.objective = sync.synchronize_batch_norm(model, self.device), plan.objective
         self.model.to(self.device)
         self._head = self._freeze_all_but_the_head() if plan.train_only == "head" else None
         if isinstance(self.objective, nn.Module):
@@ -75,7 +74,7 @@ class Training:
             for name, optimizer in self.optimizers.items()
         }
         steps = len(batch_sizes(len(train.split), train.batch_size))
-        self.average = Average(self.model, steps) if recipe.average else None
+        self.ema = make_ema(self.model, steps) if recipe.average else None
         self._cumulative = None if plan.draw is None else plan.draw.double().cumsum(0)
         self.epoch = 0
         self.log: list[dict[str, Any]] = []
@@ -113,9 +112,9 @@ class Training:
         return head.requires_grad_(True)
 
     @property
-    def handed_over(self) -> nn.Module:
-        """The model that is validated and kept: the average, where the recipe asks for it."""
-        return self.model if self.average is None else self.average.model
+    def ema_or_model(self) -> nn.Module:
+        """The model that is validated and kept: the EMA, where the recipe asks for it."""
+        return self.model if self.ema is None else self.ema.module
 
     # -- state ---------------------------------------------------------------------------------------
 
@@ -131,7 +130,9 @@ class Training:
             "log": self.log,
             "seconds": self.seconds,
             "histories": None if self.histories is None else self.histories.sums,
-            "average": None if self.average is None else self.average.state_dict(),
+            "average": None
+            if self.ema is None
+            else {"model": self.ema.module.state_dict(), "taken": int(self.ema.n_averaged)},
             **self.rules.state(),
         }
 
@@ -142,10 +143,11 @@ class Training:
             self.objective.load_state_dict(state["objective"])
         self.epoch, self.log, self.seconds = state["epoch"], list(state["log"]), state["seconds"]
         self.rules.restore(state)
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
+        if self.ema is not None:
+            self.ema.module.load_state_dict(state["average"]["model"])
+            self.ema.n_averaged.fill_(state["average"]["taken"])
         if self.histories is not None:
-            self.histories.restore(self.epoch, state.get("histories"))
+            self.histories.restore(self.epoch, state["histories"])
 
     def start_over(self) -> None:
         """Forget what earlier processes left here; the same numbers will come again."""
@@ -175,24 +177,18 @@ class Training:
         now = time.monotonic()
         if not ranks.first() or (not force and now - self._saved_at < 50 * self._save_cost):
             return
-        self._write_log()
+        write_curve(self.folder, self.log)
         save_checkpoint(self.folder / "last.ckpt", self.state())
         self._saved_at = time.monotonic()
         self._save_cost = self._saved_at - now
-
-    def _write_log(self) -> None:
-        path, curve = self.folder / "epochs.jsonl", curve_bytes(self.log)
-        # Unpacked records come without checkpoints, and finished runs may refer to more of the same curve.
-        if not path.exists() or not path.read_bytes().startswith(curve):
-            write_bytes(path, curve)
 
     def snapshot(self, name: str) -> None:
         """Keep the state under the name of the rule that asked for it; the first rank's is everybody's."""
         if not ranks.first():
             return
-        self._write_log()  # first, because whoever finds the snapshot also wants the curve up to it
+        write_curve(self.folder, self.log)  # first: whoever finds the snapshot wants the curve up to it
         state = self.state()
-        state["model"] = self.rules.best.get(name, self.handed_over.state_dict())
+        state["model"] = self.rules.best.get(name, self.ema_or_model.state_dict())
         save_checkpoint(self.folder / f"{name}.ckpt", {**state, "best": {}, "checks": []})
 
     # -- epochs --------------------------------------------------------------------------------------
@@ -200,8 +196,8 @@ class Training:
     def run(self, stop: str | int) -> None:
         """Train until the rule `stop` has fired, or for `stop` epochs in all."""
         limit = stop if isinstance(stop, int) else self.recipe.epochs
-        for model in dict.fromkeys([self.model, self.handed_over]):
-            sync.copy_from_first(model)
+        for model in dict.fromkeys([self.model, self.ema_or_model]):
+            sync.broadcast(model)
         steps = self.recipe.epochs * (len(self.train.split) // self.train.batch_size)
         own = self.plan.model is not None or self.train.task.make_model is not None
         known = not own and ":" not in self.recipe.model
@@ -235,7 +231,7 @@ class Training:
             begun = time.monotonic()
             self._one_epoch()
             self.seconds += time.monotonic() - begun
-            fired = self.rules.check(self.log[-1], self.handed_over.state_dict)
+            fired = self.rules.check(self.log[-1], self.ema_or_model.state_dict)
             # Snapshots go first: whatever last.ckpt says has been passed has left its snapshot.
             for name in fired:
                 self.snapshot(name)
@@ -295,12 +291,12 @@ class Training:
                 loss = objective(self._tap, batch)
             (loss * piece.share).backward()
             if piece.last:
-                sync.add_gradients(self._parameters())
+                sync.all_reduce_gradients(self._parameters())
                 self.optimizers["model"].step()
                 self._zero_gradients()
         if piece.last:
-            if self.average is not None:
-                self.average.update(self.model)
+            if self.ema is not None:
+                self.ema.update_parameters(self.model)
             self.progress.advance(piece.batch)
         return loss.detach()
 
@@ -340,7 +336,7 @@ class Training:
         row["lr"] = self._rate
         due = "val" in self.rules.rules and self.epoch % self.recipe.check_every == 0
         if self.histories is not None or due or self._at_end():
-            losses, correct, outputs = evaluate(self.handed_over, self.val, self.recipe)
+            losses, correct, outputs = evaluate(self.ema_or_model, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
             if self.plan.score is not None:
                 row["score"] = self._score(outputs)
@@ -383,3 +379,28 @@ def make_optimizer(parameters: list[Any], recipe: Recipe, device: torch.device) 
     return torch.optim.SGD(
         parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=fused
     )
+
+
+def make_ema(model: nn.Module, steps: int) -> AveragedModel:
+    """A copy of a model whose weights are an exponential moving average over about so many `steps`.
+
+    Until then, they are the plain mean over all steps taken. Running statistics are averaged in the same way.
+
+    >>> weights = nn.Linear(1, 1, bias=False)
+    >>> ema = make_ema(weights, steps=2)
+    >>> for value in (2.0, 4.0, 8.0):
+    ...     _ = weights.weight.data.fill_(value)
+    ...     ema.update_parameters(weights)
+    >>> ema.module.weight.item()  # of 2 and 4 their mean, then half of the way to 8
+    5.5
+    """
+
+    def follow(averages: PARAM_LIST, values: PARAM_LIST, _taken: Tensor | int) -> None:
+        if averages[0].is_floating_point():  # all have one type
+            share = 1 / min(int(ema.n_averaged) + 1, max(steps, 1))  # on the CPU, so no device is waited for
+            torch._foreach_lerp_(averages, values, share)  # as swa_utils does: one launch for all weights
+        else:
+            torch._foreach_copy_(averages, values)
+
+    ema = AveragedModel(model, multi_avg_fn=follow, use_buffers=True).requires_grad_(False)
+    return ema

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.core.compiler import has_triton
-from evenhand.training import journal
+from evenhand.training import log
 
 OWN = ("cnn", "mlp", "linear")
 AUXILIARY = ("googlenet", "inception_v3")  # give several outputs in training, which no objective here reads
@@ -48,7 +48,7 @@ def make_model(
         model = build(num_classes)
     if weights is not None:
         file = find_weights(name, weights)
-        journal.detail("reads the weights in %s", file)
+        log.detail("reads the weights in %s", file)
         _load(model, _read(file), file, take_head=weights != "pretrained")
     return model
 

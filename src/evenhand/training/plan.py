@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from evenhand.core import ranks
 from evenhand.training.arithmetic import Arithmetic
 from evenhand.training.batches import Transform
+from evenhand.training.checkpoint import Histories
 from evenhand.training.data import Split, checksum
-from evenhand.training.histories import Histories
 from evenhand.training.objective import Objective, has_step, is_separable
 from evenhand.training.plugins import definition
 from evenhand.training.recipe import Recipe
@@ -171,7 +171,7 @@ class Plan:
 
     def has_history(self, folder: Path, state: dict[str, Any]) -> bool:
         """Whether a recorded training's histories are what they were when its checkpoint was written."""
-        epochs, sums = state["epoch"], state.get("histories")
+        epochs, sums = state["epoch"], state["histories"]
         return not self.recorded or ranks.from_first(lambda: Histories.whole(folder, epochs, sums))
 
     def dependencies(self, storage: Callable[[Split], str]) -> dict[str, Any]:

@@ -10,15 +10,42 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.core.arrays import read_array, read_arrays
-from evenhand.core.partition import Partition
-from evenhand.training import seal
-from evenhand.training.shape import COMPUTED, CONFIG, EPOCH, METRICS, TIMING, Shape, misshapen
-from evenhand.training.store import Damaged, read_json, set_aside
+from evenhand.training import manifest
+from evenhand.training.store import (
+    COUNT,
+    NUMBER,
+    SHARE,
+    Damaged,
+    read_checked,
+    read_json,
+    schema_error,
+    set_aside,
+)
+
+if TYPE_CHECKING:
+    from evenhand.core.partition import Partition
+
+
+# What the files of a record must hold, so that nothing that a stranger wrote is trusted.
+PART = {"name": str, "count": COUNT, "accuracy": SHARE, "interval": [NUMBER]}
+SHARES = ("wga", "worst_class", "accuracy", "accuracy_weighted", "accuracy_balanced")
+NAMES = {"wga_over": str, "worst_group": str}
+SCORES = {**dict.fromkeys(SHARES, SHARE), **NAMES, "groups": (None, [PART]), "classes": [PART]}
+RUN = {"task": str, "method": str, "seed": int}
+IDENTIFICATION = (None, {str: (None, NUMBER)})
+METRICS = {**RUN, "val": SCORES, "test": SCORES, "identification": IDENTIFICATION, "epochs": {str: int}}
+STAGES = {str: {"folder": str, "epochs": int}}
+CONFIG = {**RUN, "hyperparameters": {str: object}, "recipe": {str: object}, "stages": STAGES}
+ARITHMETIC = {"device": str, "precision": str, "compute": str, "slices": int}
+COMPUTED = {"numerics": int, "arithmetic": ARITHMETIC}  # in a config, unless it is of an earlier version
+TIMING = {"seconds": NUMBER, "stages": {str: NUMBER}, "unshared": NUMBER}
+EPOCH = {"epoch": int, "loss": NUMBER, "accuracy": NUMBER, "val_accuracy": (None, NUMBER)}
+PER_CHANNEL = {"mean": (None, [NUMBER]), "std": (None, [NUMBER])}
+INPUTS = {"shape": [int], "dtype": str, **PER_CHANNEL, "classes": [str], "own_model": bool}
 
 
 @dataclass(frozen=True)
@@ -28,13 +55,13 @@ class Record:
     path: Path
 
     @cached_property
-    def _seal(self) -> dict[str, Any]:
-        return seal.read(self.path)
+    def _manifest(self) -> dict[str, Any]:
+        return manifest.read(self.path)
 
     def file(self, name: str) -> Path:
         """The path of one of the run's files, or Damaged if it is not as it was written."""
         try:
-            seal.check(self.path / name, self._seal)
+            manifest.verify(self.path / name, self._manifest["files"].get(name))
         except Damaged as error:
             raise Damaged(f"{error}; run the same again to make it anew") from error
         return self.path / name
@@ -42,7 +69,7 @@ class Record:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Task, data checksum, method, hyperparameters, recipe, arithmetic, seed, stages; versions."""
-        return read_shaped(self.file("config.json"), CONFIG, "the settings of a run")
+        return read_checked(self.file("config.json"), CONFIG, "the settings of a run")
 
     @cached_property
     def older(self) -> bool:
@@ -50,7 +77,7 @@ class Record:
 
         Such records are read and shown, but never returned for a new run nor averaged with newer ones.
         """
-        return bool(misshapen(self.config, COMPUTED))
+        return bool(schema_error(self.config, COMPUTED))
 
     @property
     def made_with(self) -> dict[str, Any]:
@@ -68,7 +95,7 @@ class Record:
     @cached_property
     def timing(self) -> dict[str, Any]:
         """Seconds of every stage, and of the whole run the last time it did any work."""
-        return read_shaped(self.file("timing.json"), TIMING, "the times of a run")
+        return read_checked(self.file("timing.json"), TIMING, "the times of a run")
 
     @property
     def method(self) -> str:
@@ -81,13 +108,17 @@ class Record:
     @cached_property
     def partition(self) -> Partition | None:
         """The pseudo-groups that the method found, if it looks for any."""
-        path = self.file("partition.npz")
-        return Partition.load(path) if path.exists() else None
+        return self._partition("partition.npz")
 
     @cached_property
     def val_partition(self) -> Partition | None:
         """The validation set's pseudo-groups, by the identifier's validation losses; with its labels."""
-        path = self.file("val_partition.npz")
+        return self._partition("val_partition.npz")
+
+    def _partition(self, name: str) -> Partition | None:
+        from evenhand.core.partition import Partition
+
+        path = self.file(name)
         return Partition.load(path) if path.exists() else None
 
     @cached_property
@@ -102,6 +133,8 @@ class Record:
 
         Also their `val_confidence` and `val_logits`, float16; older and packed records have fewer of them.
         """
+        from evenhand.core.arrays import read_arrays
+
         try:
             return read_arrays(self.file("predictions.npz"), "predictions")
         except ValueError as error:
@@ -121,36 +154,38 @@ class Record:
             rows = [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
         except (ValueError, RecursionError) as error:
             raise Damaged(f"{path} should hold a line of JSON for every epoch, but {error}") from error
-        if wrong := misshapen(rows, [EPOCH]):
+        if wrong := schema_error(rows, [EPOCH]):
             raise Damaged(f"{path} should hold the figures of every epoch, but {wrong}")
-        self._check_stage(name, path.name)
+        self._verify_stage(name, path)
         return rows[: self.config["stages"][name]["epochs"]]
 
-    def _check_stage(self, name: str, file: str) -> None:
-        epochs, sealed = self.config["stages"][name]["epochs"], self._seal["stages"].get(name, {})
-        seal.check_stage(self.stage(name), epochs, sealed, file)
+    def _verify_stage(self, name: str, path: Path) -> None:
+        digests = self._manifest["stages"].get(name, {})
+        manifest.verify(path, digests.get(path.name), self.config["stages"][name]["epochs"])
 
     def losses(self, name: str = "erm") -> np.ndarray | None:
         """The loss histories of a recorded training, (samples, epochs) memory-mapped; None if not kept."""
         if name not in self.config["stages"] or not (path := self.stage(name) / "losses.npy").exists():
             return None
+        from evenhand.core.arrays import read_array
+
         losses = read_array(path, "loss histories")
         if losses.ndim != 2 or losses.dtype.kind != "f":
             raise Damaged(f"{path} should hold loss histories, got {losses.dtype} of shape {losses.shape}")
         epochs = self.config["stages"][name]["epochs"]
         if losses.shape[1] < epochs:
             return None
-        self._check_stage(name, path.name)
+        self._verify_stage(name, path)
         return losses[:, :epochs]
 
 
-def is_finished(path: Path) -> bool:
+def is_finished(path: Path, *, everything: bool = False) -> bool:
     """metrics.json is written last: where it is, the run is complete. A damaged one is set aside.
 
     A run is not finished either if another file that tables read is not as it was written; `execute` then
     sets that file aside and makes it again.
     """
-    metrics = path / "metrics.json"
+    metrics = path / manifest.METRICS
     if not metrics.exists():
         return False
     try:
@@ -158,44 +193,54 @@ def is_finished(path: Path) -> bool:
     except Damaged as error:
         set_aside(metrics, error)
         return False
-    return not seal.damaged(path, everything=False)
+    return not damaged(path, everything=everything)
 
 
 def is_whole(path: Path) -> bool:
     """Whether a run is finished and everything that it has left, and saw of its trainings, is as it was."""
-    return is_finished(path) and not seal.damaged(path, everything=True)
+    return is_finished(path, everything=True)
+
+
+def damaged(path: Path, *, everything: bool) -> list[tuple[Path, Damaged]]:
+    """The files of a finished run, and with `everything` of its trainings, that are not as its manifest says.
+
+    Weights, which no table reads and which may be large, are looked at with `everything` only.
+    """
+    record = Record(path)
+    try:
+        files, stages = record._manifest["files"], record._manifest["stages"]
+    except Damaged as error:
+        return [(path / manifest.NAME, error)]
+    found = manifest.damaged(path, {n: files[n] for n in files if everything or n != manifest.WEIGHTS})
+    if everything and stages and not found:
+        for name, stage in record.config["stages"].items():
+            found += manifest.damaged(record.stage(name), stages.get(name, {}), stage["epochs"])
+        found = [(file, error) for file, error in found if file.exists()]  # a training's may be gone
+    return found
 
 
 def set_damage_aside(path: Path) -> None:
     """Make a run unfinished whose files are damaged; only who holds the claim of its folder may."""
-    if not (path / "metrics.json").exists():
+    if not (path / manifest.METRICS).exists():
         return
-    for file, error in seal.damaged(path, everything=True):
+    for file, error in damaged(path, everything=True):
         if file.parent == path and file.exists():
             set_aside(file, error)
         else:  # gone; or a training's own, which are set aside and made again by who goes on with it
             warnings.warn(f"{error}; the run is computed again", stacklevel=2)
-    (path / "metrics.json").unlink(missing_ok=True)
-    (path / seal.SEAL).unlink(missing_ok=True)
+    (path / manifest.METRICS).unlink(missing_ok=True)
+    (path / manifest.NAME).unlink(missing_ok=True)
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
     """The scores of a run, or Damaged where a file does not hold any."""
-    content = read_shaped(path, METRICS, "the scores of a run")
+    content = read_checked(path, METRICS, "the scores of a run")
     for scores in (content["val"], content["test"]):
         parts = scores["groups"] or scores["classes"]
         if scores["worst_group"] not in {part["name"] for part in parts}:
             raise Damaged(
                 f"{path} should hold the scores of a run, but its worst group is none of its groups"
             )
-    return content
-
-
-def read_shaped(path: Path, shape: Shape, what: str) -> dict[str, Any]:
-    """JSON that has the shape that it should have, or Damaged."""
-    content: dict[str, Any] = read_json(path)
-    if wrong := misshapen(content, shape):
-        raise Damaged(f"{path} should hold {what}, but it does not: {wrong}; delete it and run again")
     return content
 
 

@@ -17,21 +17,22 @@ from evenhand.core import ranks
 from evenhand.core.arrays import as_whole
 from evenhand.core.partition import Partition, of_mask
 from evenhand.core.rebalance import Balanced
-from evenhand.training import journal, plugins, progress, sync
+from evenhand.training import log, plugins, progress, sync
 from evenhand.training.arithmetic import num_steps, resolve
 from evenhand.training.batches import Batches, Source, Transform
+from evenhand.training.checkpoint import Histories, claim_together, load_for_all, write_curve
+from evenhand.training.cuda_graphs import allow_kernels
 from evenhand.training.data import Batch, Split, Task, as_input, checksum, content_of
 from evenhand.training.evaluation import features, logits
-from evenhand.training.histories import Histories
 from evenhand.training.identity import trained
 from evenhand.training.loop import Training
+from evenhand.training.manifest import is_intact, write_digested
 from evenhand.training.models import make_model
 from evenhand.training.objective import Objective, cross_entropy
 from evenhand.training.plan import Factory, Fit, Plan, Score
-from evenhand.training.quick import allow_kernels
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
-from evenhand.training.store import Damaged, claim_together, is_sealed, keep_curve, load_for_all, write_sealed
+from evenhand.training.store import Damaged
 
 if TYPE_CHECKING:
     from evenhand.training.estimator import EstimatorFit
@@ -207,7 +208,7 @@ class Run:
             plan = dataclasses.replace(plan, arithmetic=dataclasses.replace(plan.arithmetic, compute="eager"))
         fit = self._fit(plan)
         while again and start is None and plan.salt < 2 and fit.accuracy <= chance(plan.split.y):
-            journal.note("%s: learned nothing, and begins again with other weights", stage)
+            log.note("%s: learned nothing, and begins again with other weights", stage)
             plan = dataclasses.replace(plan, salt=plan.salt + 1, shared=False)
             earlier, fit = fit.seconds, self._fit(plan)
             fit = dataclasses.replace(fit, seconds=earlier + fit.seconds)
@@ -330,9 +331,9 @@ class Run:
     def _kept(self, path: Path, parts: Callable[[], Iterator[bytes]]) -> np.ndarray:
         """The array in a file, which is written, from the parts of an .npy file, if it is not there."""
         with claim_together(path.parent):
-            if not ranks.from_first(lambda: is_sealed(path)):
+            if not ranks.from_first(lambda: is_intact(path)):
                 if ranks.first():
-                    write_sealed(path, parts())
+                    write_digested(path, parts())
                 else:
                     for _ in parts():  # ranks compute together
                         pass
@@ -413,8 +414,8 @@ class Run:
         done = load_for_all(folder / plan.snapshot)
         if done is not None and plan.has_history(folder, done):
             if ranks.first():
-                keep_curve(folder, done["log"])
-            journal.note("%s: reused, %d epochs in %s", plan.stage, done["epoch"], folder.name)
+                write_curve(folder, done["log"], complete=True)
+            log.note("%s: reused, %d epochs in %s", plan.stage, done["epoch"], folder.name)
             return done["epoch"], done["seconds"]
         last = load_for_all(folder / "last.ckpt")
         if last is not None and not plan.has_history(folder, last):
@@ -425,12 +426,12 @@ class Run:
         training = self._training(plan, folder)
         if last is not None and not plan.lost(last):
             training.restore(last)
-            journal.note("%s: continues after epoch %d in %s", plan.stage, training.epoch, folder.name)
+            log.note("%s: continues after epoch %d in %s", plan.stage, training.epoch, folder.name)
         else:
             training.start_over()
-            journal.note("%s: begins in %s", plan.stage, folder.name)
+            log.note("%s: begins in %s", plan.stage, folder.name)
         training.run(plan.stop)
-        journal.note("%s: %d epochs, %.1f s in all", plan.stage, training.epoch, training.seconds)
+        log.note("%s: %d epochs, %.1f s in all", plan.stage, training.epoch, training.seconds)
         return training.epoch, training.seconds
 
     def _read(self, plan: Plan, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
@@ -462,7 +463,7 @@ class Run:
             ),
             val=self._batches(val, eval_batch_size(recipe)),
             seed=self.seed,
-            histories=Histories.open(folder, len(self.train), len(self.val)) if plan.recorded else None,
+            histories=Histories(folder, len(self.train), len(self.val)) if plan.recorded else None,
             progress=self._show,
         )
         if plan.start is not None:

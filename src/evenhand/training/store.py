@@ -1,27 +1,32 @@
-"""Files that are either whole or absent: atomic writes, checkpoints with a checksum, claims."""
+"""Files that are either whole or absent: atomic writes, JSON that fits a schema, and claims of folders."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import hashlib
-import io
 import json
 import os
 import socket
+import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import torch
+from evenhand.training import log
 
-from evenhand.core import ranks
-from evenhand.training import journal
-
-_MAGIC = b"evenhand1\n"
+NUMBER, SHARE, COUNT = "a finite number", "a share between 0 and 1", "a number of samples"
+# A type, None, NUMBER, SHARE, COUNT, [schema of each item], {key: schema}, {str: schema of each value}, or a
+# tuple of alternatives.
+Schema = Any
+_LIMITS: dict[Any, tuple[Any, float, float]] = {  # schema -> types, least and largest value
+    NUMBER: ((int, float), -sys.float_info.max, sys.float_info.max),
+    SHARE: ((int, float), 0, 1),
+    COUNT: (int, 1, 2**63 - 1),
+    int: (int, -(2**63), 2**63 - 1),
+}
 
 
 class Damaged(ValueError):
@@ -41,7 +46,7 @@ def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        journal.detail("wrote %s, %d bytes", path, size)
+        log.detail("wrote %s, %d bytes", path, size)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -92,78 +97,45 @@ def read_json(path: Path) -> Any:
         raise Damaged(f"{path} should hold JSON, but it is damaged: {error}") from error
 
 
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write nested dictionaries of tensors and plain values, preceded by their checksum."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    payload = buffer.getvalue()
-    write_bytes(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
+def schema_error(content: Any, schema: Schema, where: str = "it") -> str:
+    """What in the content does not fit the schema, in words; empty where all of it fits.
 
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU; one that was cut short or changed raises Damaged."""
-    return _parse(_payload(path))
-
-
-def load_for_all(path: Path) -> dict[str, Any] | None:
-    """A checkpoint as the first rank reads it, for all of them; None where there is none.
-
-    A damaged one is set aside, as if it had never been written.
+    >>> schema_error({"seed": "x"}, {"seed": int}), schema_error({"seed": 1, "more": 2}, {"seed": int})
+    ("its 'seed' is not int", '')
     """
-    data = None
-    if ranks.first() and path.exists():
-        try:
-            data = _payload(path)
-        except Damaged as error:
-            set_aside(path, error)
-    data = ranks.bytes_from_first(data)
-    return None if data is None else _parse(data)
+    if isinstance(schema, tuple):
+        errors = [schema_error(content, alternative, where) for alternative in schema]
+        return errors[-1] if all(errors) else ""
+    if isinstance(schema, list):
+        if not isinstance(content, list):
+            return f"{where} is not a list"
+        parts = [(each, schema[0], where) for each in content]
+    elif isinstance(schema, dict):
+        if not isinstance(content, dict):
+            return f"{where} is not an object"
+        if missing := [key for key in schema if key is not str and key not in content]:
+            return f"{where} has no {missing[0]!r}"
+        inside = "its" if where == "it" else where
+        keys = content if str in schema else schema
+        parts = [(content[key], schema.get(str, schema.get(key)), f"{inside} {key!r}") for key in keys]
+    else:
+        return "" if _fits(content, schema) else f"{where} is not {getattr(schema, '__name__', schema)}"
+    return next((error for each in parts if (error := schema_error(*each))), "")
 
 
-def _payload(path: Path) -> bytes:
-    data = path.read_bytes()
-    head = len(_MAGIC) + 32
-    if not data.startswith(_MAGIC) or hashlib.sha256(data[head:]).digest() != data[len(_MAGIC) : head]:
-        raise Damaged(f"{path} should be a checkpoint of evenhand, but its checksum does not match")
-    return data[head:]
+def _fits(content: Any, schema: Schema) -> bool:
+    if schema in _LIMITS:
+        types, least, largest = _LIMITS[schema]
+        return isinstance(content, types) and not isinstance(content, bool) and least <= content <= largest
+    return content is None if schema is None else isinstance(content, schema)
 
 
-def _parse(payload: bytes) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except Exception as error:  # its checksum was right, so somebody made it so; torch raises many kinds
-        raise Damaged(f"a checkpoint holds what torch does not load safely: {error}") from error
-    if not isinstance(state, dict):
-        raise Damaged(f"a checkpoint should hold a dictionary, got {type(state).__name__}")
-    return state
-
-
-def write_sealed(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file followed by its checksum; who reads the data, as numpy does, need not know of it."""
-
-    def sealed() -> Iterator[bytes]:
-        digest = hashlib.sha256()
-        for part in parts:
-            digest.update(part)
-            yield part
-        yield digest.digest()
-
-    write_bytes(path, sealed())
-
-
-def is_sealed(path: Path) -> bool:
-    """Whether a file is there and holds what `write_sealed` was given; a damaged one is set aside."""
-    if not path.exists():
-        return False
-    digest, left = hashlib.sha256(), path.stat().st_size - 32
-    with path.open("rb") as file:
-        while left > 0 and (part := file.read(min(left, 1 << 24))):
-            digest.update(part)
-            left -= len(part)
-        if file.read() == digest.digest():
-            return True
-    set_aside(path, f"{path} should end with its checksum, but it does not match")
-    return False
+def read_checked(path: Path, schema: Schema, what: str) -> dict[str, Any]:
+    """Read JSON that fits the schema; anything else raises Damaged."""
+    content: dict[str, Any] = read_json(path)
+    if error := schema_error(content, schema):
+        raise Damaged(f"{path} should hold {what}, but it does not: {error}; delete it and run again")
+    return content
 
 
 def set_aside(path: Path, reason: object) -> None:
@@ -172,7 +144,7 @@ def set_aside(path: Path, reason: object) -> None:
     with contextlib.suppress(FileNotFoundError):  # another process has seen it first
         path.replace(aside)
     message = f"{reason}; kept as {aside.name}, and computed again"
-    journal.note("warning: %s", message)
+    log.note("warning: %s", message)
     warnings.warn(message, stacklevel=2)
 
 
@@ -200,15 +172,6 @@ def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
-@contextlib.contextmanager
-def claim_together(folder: Path) -> Iterator[None]:
-    """Hold a folder for all ranks of one training: the first takes the claim, the others wait for it."""
-    with claim(folder) if ranks.first() else contextlib.nullcontext():
-        ranks.barrier()
-        yield
-        ranks.barrier()  # what one rank writes last, the others may read when they leave
-
-
 def claimed(folder: Path) -> bool:
     """Whether another process, or another claim of this one, holds the folder now."""
     try:
@@ -219,17 +182,3 @@ def claimed(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     return False  # closing the file has given the lock up again
-
-
-def keep_curve(folder: Path, log: list[dict[str, Any]]) -> None:
-    """Write the learning curve that a checkpoint knows, unless the one on disk begins with it."""
-    path, curve = folder / "epochs.jsonl", curve_bytes(log)
-    if path.exists() and not path.read_bytes().startswith(curve):
-        set_aside(path, f"{path} should hold the learning curve of {len(log)} epochs, but it is damaged")
-    if not path.exists():
-        write_bytes(path, curve)
-
-
-def curve_bytes(log: list[dict[str, Any]]) -> bytes:
-    """A learning curve as it is written: a line of JSON for each epoch."""
-    return "".join(json.dumps(row) + "\n" for row in log).encode()

@@ -1,17 +1,36 @@
-"""Steps that several ranks take together: each computes a slice of the batch, all make the same update."""
+"""Steps that several ranks take together: one seed, a slice of every batch for each rank, the same update."""
 
 from __future__ import annotations
 
+import hashlib
+import random
 from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evenhand.core import ranks
+
+
+def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple[int, torch.Generator]:
+    """Seed torch's global generator and make one for the device, as a function of (seed, stage, epoch).
+
+    This is the only place that seeds global state. Since nothing random outlives an epoch, a training
+    that continues from a checkpoint needs no stored generator states. The number, from which the order of
+    the samples follows, is the same for all ranks; the generators, for augmentation and dropout, are not.
+    """
+    digest = hashlib.sha256(f"{seed}/{stage}/{epoch}".encode()).digest()
+    number = int.from_bytes(digest[:7], "little")
+    own = number + ranks.number()
+    torch.manual_seed(own)
+    random.seed(own)  # for datasets that augment with these two
+    np.random.seed(own % 2**32)  # noqa: NPY002
+    return number, torch.Generator(device).manual_seed(own)
 
 
 class Slice(NamedTuple):
@@ -46,7 +65,7 @@ def slices(order: Tensor, sizes: list[int], num: int = 1) -> tuple[Tensor, list[
     return torch.cat(rows), pieces
 
 
-def dealt(sizes: list[int]) -> tuple[slice, slice]:
+def shard(sizes: list[int]) -> tuple[slice, slice]:
     """Which of the batches this rank evaluates, and which rows they hold: whole batches, one after another.
 
     An evaluated batch is never cut, so every sample's output has the same bits as in a single process.
@@ -56,7 +75,7 @@ def dealt(sizes: list[int]) -> tuple[slice, slice]:
     return slice(first, last), slice(sum(sizes[:first]), sum(sizes[:last]))
 
 
-def gathered(outputs: Tensor, rows: slice, size: int) -> Tensor:
+def all_gather(outputs: Tensor, rows: slice, size: int) -> Tensor:
     """The outputs of all ranks, (size, …); this one's are of `rows`."""
     if rows == slice(0, size):
         return outputs
@@ -65,20 +84,17 @@ def gathered(outputs: Tensor, rows: slice, size: int) -> Tensor:
     return ranks.add(whole)
 
 
-def add_gradients(parameters: Iterable[nn.Parameter]) -> None:
+def all_reduce_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Sum every parameter's gradient over the ranks, in one exchange."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if ranks.count() == 1 or not gradients:
-        return
-    total = ranks.add(torch.cat([gradient.reshape(-1) for gradient in gradients]))
-    start = 0
-    for gradient in gradients:
-        end = start + gradient.numel()
-        gradient.copy_(total[start:end].view(gradient.shape))
-        start = end
+    if ranks.count() > 1 and gradients:
+        total = ranks.add(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+        sums = torch.split(total, [gradient.numel() for gradient in gradients])
+        for gradient, summed in zip(gradients, sums, strict=True):
+            gradient.copy_(summed.view(gradient.shape))
 
 
-def copy_from_first(module: nn.Module) -> None:
+def broadcast(module: nn.Module) -> None:
     """Give every rank the first one's weights."""
     for value in module.state_dict().values():
         ranks.copy_from_first(value)
@@ -111,7 +127,7 @@ def check_stage(
         )
 
 
-def normalised_together(model: nn.Module, device: torch.device) -> nn.Module:
+def synchronize_batch_norm(model: nn.Module, device: torch.device) -> nn.Module:
     """The model with batch normalisation over the whole batch, as a single process computes it."""
     if ranks.count() == 1:
         return model
@@ -133,9 +149,9 @@ def _normalise(norm: nn.SyncBatchNorm, x: Tensor) -> Tensor:
     others = [dimension for dimension in range(x.ndim) if dimension != 1]
     shape = [1, -1] + [1] * (x.ndim - 2)
     count = ranks.add(torch.tensor(float(x.numel() // x.shape[1])))
-    mean = _Add.apply(x.sum(others)) / count
+    mean = _AllReduce.apply(x.sum(others)) / count
     centred = x - mean.view(shape)
-    variance = _Add.apply((centred * centred).sum(others)) / count
+    variance = _AllReduce.apply((centred * centred).sum(others)) / count
     if norm.training and norm.running_mean is not None and norm.running_var is not None:
         assert average is not None
         norm.running_mean.lerp_(mean.detach(), average)
@@ -144,7 +160,7 @@ def _normalise(norm: nn.SyncBatchNorm, x: Tensor) -> Tensor:
     return result if norm.weight is None else result * norm.weight.view(shape) + norm.bias.view(shape)
 
 
-class _Add(torch.autograd.Function):
+class _AllReduce(torch.autograd.Function):
     """Sum over the ranks; so is the gradient, since every rank's loss depends on it."""
 
     @staticmethod

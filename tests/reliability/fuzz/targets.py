@@ -36,7 +36,8 @@ from evenhand.core.rebalance import rebalance, sample_weights  # noqa: E402
 from evenhand.integrations import files, prediction  # noqa: E402
 from evenhand.report import formats, tables  # noqa: E402
 from evenhand.tasks import bar, celeba, colour, cub, images, samples, table, waterbirds  # noqa: E402
-from evenhand.training import models, plugins, store  # noqa: E402
+from evenhand.training import models, plugins  # noqa: E402
+from evenhand.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from evenhand.training.recipe import Recipe  # noqa: E402
 from evenhand.training.record import Record, is_finished, read_metrics  # noqa: E402
 
@@ -177,7 +178,7 @@ def _state() -> dict[str, object]:
 
 
 def _checkpoint(folder: Path) -> None:
-    store.save_checkpoint(folder / "last.ckpt", _state())
+    save_checkpoint(folder / "last.ckpt", _state())
 
 
 def _payload(folder: Path) -> None:
@@ -189,8 +190,8 @@ def _payload(folder: Path) -> None:
 def _read_payload(folder: Path) -> object:
     """The payload with a checksum that agrees: what one finds who fools the checksum, or makes it."""
     payload, path = (folder / "payload").read_bytes(), folder / "last.ckpt"
-    path.write_bytes(b"evenhand1\n" + hashlib.sha256(payload).digest() + payload)
-    return store.load_checkpoint(path)
+    path.write_bytes(payload + hashlib.sha256(payload).digest())
+    return load_checkpoint(path)
 
 
 def _history(folder: Path) -> None:
@@ -344,7 +345,7 @@ TARGETS = [
     Target("packed", "p.zip", _packed, _read_packed, named=False),
     Target("partition", "partition.npz", _partition_file, _read_partition),
     Target("predictions", "predictions.npz", _predictions, lambda f: Record(f).predictions),
-    Target("checkpoint", "last.ckpt", _checkpoint, lambda f: store.load_checkpoint(f / "last.ckpt")),
+    Target("checkpoint", "last.ckpt", _checkpoint, lambda f: load_checkpoint(f / "last.ckpt")),
     Target("payload", "payload", _payload, _read_payload, named=False),
     Target("history", "losses.npy", _history, lambda f: LossHistory(5, path=f / "losses.npy").losses),
     Target("safetensors", "w.safetensors", _weights("safetensors"), _read_weights("safetensors")),

@@ -13,12 +13,12 @@ from torch import nn
 
 from evenhand import Recipe, Task, execute
 from evenhand.training import loop, stopping
-from evenhand.training.average import Average
 from evenhand.training.data import checksum
 from evenhand.training.evaluation import standard_error, weighted_mean
-from evenhand.training.loop import seed_epoch
+from evenhand.training.loop import make_ema
 from evenhand.training.progress import Silent
 from evenhand.training.record import key_of
+from evenhand.training.sync import seed_epoch
 
 
 def same(first: nn.Module, second: nn.Module) -> bool:
@@ -58,12 +58,12 @@ def test_the_average_is_that_of_a_plain_loop(tiny: Task, tmp_path: Path) -> None
 
 def test_running_statistics_are_averaged_and_counts_are_copied() -> None:
     norm = nn.BatchNorm1d(2)
-    average = Average(norm, steps=2)
+    ema = make_ema(norm, steps=2)
     for _ in range(3):
         norm(torch.randn(8, 2))
-        average.update(norm)
-    assert average.model.num_batches_tracked == 3
-    assert not torch.equal(average.model.running_mean, norm.running_mean)
+        ema.update_parameters(norm)
+    assert ema.module.num_batches_tracked == 3
+    assert not torch.equal(ema.module.running_mean, norm.running_mean)
 
 
 def test_a_killed_training_continues_to_the_same_average(tmp_path: Path) -> None:

@@ -1,27 +1,25 @@
-"""Journal: what a run does, line by line, in its folder's log.txt and, when asked for, at the terminal.
+"""Log: what a run does, line by line, in its folder's log.txt and, when asked for, at the terminal.
 
 `note` is for what is worth keeping (begin, stages, reuse, warnings, end), `detail` for every file that is
-read or written. Both go to the logger `evenhand.journal`, which nothing else listens to.
+read or written. Both go to the logger `evenhand.log`, which nothing else listens to.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 NAME = "log.txt"
-_journal = logging.getLogger("evenhand.journal")
-_journal.propagate = False  # a program that shows all logs did not ask for these
-_journal.setLevel(logging.DEBUG)
-_journal.addHandler(logging.NullHandler())
+_log = logging.getLogger("evenhand.log")
+_log.propagate = False  # a program that shows all logs did not ask for these
+_log.setLevel(logging.DEBUG)
+_log.addHandler(logging.NullHandler())
 
-note, detail = _journal.info, _journal.debug
+note, detail = _log.info, _log.debug
 
 
 def printable(text: object) -> str:
@@ -43,7 +41,7 @@ class _Plain(logging.Formatter):
 
 
 class _File(logging.Handler):
-    """Appends to a file, a line at a time; a log that cannot be written stops nobody."""
+    """Appends the notes of this thread's run to a file; a log that cannot be written stops nobody."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.INFO)
@@ -51,23 +49,19 @@ class _File(logging.Handler):
         self.setFormatter(_Plain("%(asctime)sZ %(message)s", "%Y-%m-%dT%H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.thread != self._thread:  # of another run in this process
-            return
-        line = self.format(record) + "\n"
-        # One call appends one line, so that processes that share a folder do not mix theirs.
-        with contextlib.suppress(OSError):
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-            try:
-                os.write(file, line.encode("utf-8", "replace"))
-            finally:
-                os.close(file)
+        if record.thread == self._thread:  # else of another run in this process
+            with (
+                contextlib.suppress(OSError),
+                self._path.open("a", encoding="utf-8", errors="replace") as file,
+            ):
+                file.write(self.format(record) + "\n")
 
 
 @contextlib.contextmanager
 def kept(folder: Path) -> Iterator[None]:
     """Keep the notes of what happens inside in the folder's log.txt, and how it ends."""
     handler, begun = _File(folder / NAME), time.monotonic()
-    _journal.addHandler(handler)
+    _log.addHandler(handler)
     try:
         yield
         note("end: finished, %.1f s", time.monotonic() - begun)
@@ -75,17 +69,12 @@ def kept(folder: Path) -> Iterator[None]:
         note("end: %s: %s, %.1f s", type(error).__name__, error, time.monotonic() - begun)
         raise
     finally:
-        _journal.removeHandler(handler)
-
-
-class _Terminal(logging.StreamHandler[TextIO]):
-    """Prints to standard error."""
+        _log.removeHandler(handler)
 
 
 def show() -> None:
     """Print notes and details to standard error from now on; called twice, they still come once."""
-    if any(isinstance(handler, _Terminal) for handler in _journal.handlers):
-        return
-    handler = _Terminal()
-    handler.setFormatter(_Plain("%(asctime)s %(message)s", "%H:%M:%S"))
-    _journal.addHandler(handler)
+    if not any(type(handler) is logging.StreamHandler for handler in _log.handlers):
+        handler = logging.StreamHandler()
+        handler.setFormatter(_Plain("%(asctime)s %(message)s", "%H:%M:%S"))
+        _log.addHandler(handler)
