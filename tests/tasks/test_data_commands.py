@@ -11,17 +11,22 @@ import urllib.error
 import published_layouts as layouts
 import pytest
 from published_layouts import REAL_ROOT
-from rich.console import Console
 
 from evenhand import tasks
-from evenhand.cli.data import list_table, report_tables
+from evenhand.cli.data import data_list, print_report
 from evenhand.tasks import colour, datasets
 
 
-def printed(*things) -> str:
-    console = Console(file=io.StringIO(), width=140)
-    console.print(*things, sep="\n")
-    return console.file.getvalue()
+@pytest.fixture
+def printed(capsys, monkeypatch):
+    """What a report says on a terminal."""
+    monkeypatch.setenv("COLUMNS", "140")
+
+    def shown(report) -> str:
+        print_report(report)
+        return capsys.readouterr().out
+
+    return shown
 
 
 @pytest.fixture
@@ -51,7 +56,7 @@ def answer_with(monkeypatch, sent):
     return asked
 
 
-def test_the_list_says_what_is_here(tmp_path):
+def test_the_list_says_what_is_here(tmp_path, capsys):
     layouts.make_mnist(tmp_path)
     layouts.make_celeba(tmp_path)
     (tmp_path / "celeba" / "list_eval_partition.txt").unlink()
@@ -60,7 +65,8 @@ def test_the_list_says_what_is_here(tmp_path):
     here = [name for name in ("digits", "even_odd", "cmnist", "celeba", "bar", "cub") if lines[name].present]
     assert here == ["digits", "even_odd", "cmnist"]
     assert lines["celeba"].absent == ("list_eval_partition.txt|list_eval_partition.csv",)
-    text = printed(list_table(list(lines.values())))
+    data_list(tmp_path)
+    text = capsys.readouterr().out
     assert "non-commercial research" in text and "0.5 GB" in text
 
 
@@ -129,7 +135,7 @@ def test_offline_the_way_out_is_named(tmp_path, monkeypatch):
         datasets.fetch("even_odd", tmp_path)
 
 
-def test_verify_counts_groups_and_compares_with_the_paper(tmp_path):
+def test_verify_counts_groups_and_compares_with_the_paper(tmp_path, printed):
     layouts.make_waterbirds(tmp_path)
     report = datasets.verify("waterbirds:size=8", tmp_path)
     assert [(group.train, group.val, group.test) for group in report.groups] == [
@@ -144,11 +150,11 @@ def test_verify_counts_groups_and_compares_with_the_paper(tmp_path):
     assert found["L (paper)"] == ("2", "2", "ok") and found["k (paper)"] == ("4", "4", "ok")
     assert found["worst group (paper)"] == ("1.17 %", "5.00 %", "differs")
     assert report.ok, "another size is no damage"
-    text = printed(*report_tables(report))
+    text = printed(report)
     assert "waterbird, land (conflicting)" in text and "5.00%" in text
 
 
-def test_verify_finds_changed_pixels_and_wrong_checksums(tmp_path, tiny_mnist):
+def test_verify_finds_changed_pixels_and_wrong_checksums(tmp_path, tiny_mnist, printed):
     layouts.make_bar(tmp_path)
     task = tasks.load("bar:size=8", tmp_path)
     assert datasets.prepare("bar:size=8", tmp_path).ok and datasets.verify("bar:size=8", tmp_path).ok
@@ -156,7 +162,7 @@ def test_verify_finds_changed_pixels_and_wrong_checksums(tmp_path, tiny_mnist):
         file.seek(400)
         file.write(b"\x00\xff" * 8)
     report = datasets.verify("bar:size=8", tmp_path)
-    assert not report.ok and "delete" in printed(*report_tables(report))
+    assert not report.ok and "delete" in printed(report)
     folder = layouts.make_mnist(tmp_path)
     assert datasets.verify("even_odd", tmp_path).ok
     name = "t10k-labels-idx1-ubyte"
@@ -167,13 +173,13 @@ def test_verify_finds_changed_pixels_and_wrong_checksums(tmp_path, tiny_mnist):
     assert [check.name for check in report.checks if check.state == "damaged"] == [f"{name}.gz"]
 
 
-def test_tasks_without_groups_list_their_classes_and_long_tables_are_cut(tmp_path):
+def test_tasks_without_groups_list_their_classes_and_long_tables_are_cut(tmp_path, printed):
     layouts.make_bar(tmp_path)
     report = datasets.prepare("bar:size=8", tmp_path)
     assert [group.name for group in report.groups][3] == "pole vaulting"
     assert not any(group.conflicting for group in report.groups)
-    assert "worst-class accuracy" in report.note and "class " in printed(*report_tables(report))
-    long = printed(*report_tables(datasets.verify("digits")))
+    assert "worst-class accuracy" in report.note and "class " in printed(report)
+    long = printed(datasets.verify("digits"))
     assert long.count("colour") <= 21
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from evenhand.cli.common import OWN, Device, Json, Verbose, app, console, say, table
+from evenhand.cli.common import OWN, Device, Json, Verbose, app, print_table, say
 
 SHOWN = 20  # classes in the table; summary.json holds all of them
 
@@ -42,11 +42,11 @@ def partition(
         for row in summary["classes"][:SHOWN]
     ]
     title = f"{summary['samples']:,} samples, {summary['epochs']} epochs"
-    console().print(table(("class", "majority", "minority", "separation"), rows, title))
+    print_table(title, ("class", "majority", "minority", "separation"), rows)
     if len(summary["classes"]) > SHOWN:
         say(f"… and {len(summary['classes']) - SHOWN:,} more classes, in summary.json")
     say(
-        f"\n{out} holds samples.csv, weights.csv and indices.npy, the {summary['balanced_rows']:,} rows "
+        f"{out} holds samples.csv, weights.csv and indices.npy, the {summary['balanced_rows']:,} rows "
         "to train on again."
     )
 

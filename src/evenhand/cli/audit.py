@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenhand.cli.common import START, Device, Epochs, Json, Quiet, Seed, Verbose, app, console, say, table
+from evenhand.cli.common import START, Device, Epochs, Json, Quiet, Seed, Verbose, app, print_table, say
 
 SHOWN = 20  # classes in the table; summary.json holds all of them
 LISTS = ("minority", "mislabelled")
@@ -91,8 +91,7 @@ def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
         counts = [f"{count:,}" for count in (len(own), *((own == kind).sum() for kind in LISTS))]
         classes.append((each.name, *counts, f"{each.gap:.2f}", f"{each.threshold:.2f}", each.words))
     columns = ("class", "samples", "minority", "mislabelled", "gap", "threshold", "evidence")
-    title = "Do some samples of a class stand apart?"
-    console().print(table(columns, classes, title, words=("class", "evidence")))
+    print_table("Do some samples of a class stand apart?", columns, classes, words=("class", "evidence"))
     if len(done.verdict.classes) > SHOWN:
         say(f"… and {len(done.verdict.classes) - SHOWN} more classes in summary.json")
     models = []
@@ -100,13 +99,11 @@ def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
         both = [summary["models"][key][part].get(what) for key in ("baseline", "balanced")]
         if all(both):
             models.append((name, *(f"{100 * each['accuracy']:.1f}%" for each in both)))
-    console().print(
-        table(("accuracy", "as collected", "balanced"), models, "Both models on held-out samples")
-    )
+    print_table("Both models on held-out samples", ("accuracy", "as collected", "balanced"), models)
     counts = summary["triage"]
     for note in done.data.notes:
         say(f"Note: {note}.")
-    say(f"\n{advice_sentence(done.verdict)}")
+    say(advice_sentence(done.verdict))
     for reason in done.verdict.reasons:
         say(f"  {reason}")
     say(

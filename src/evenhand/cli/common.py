@@ -97,24 +97,17 @@ def console() -> Any:
     return Plain()
 
 
-def table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    title: str | None = None,
-    words: Collection[str] | None = None,
-) -> Any:
-    """A table for the terminal. The columns in `words`, by default the first, are flush left and may wrap."""
-    from rich.table import Column, Table
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str] | None = None
+) -> None:
+    """Print texts as a table. The columns in `words`, by default the first, are flush left and may wrap."""
+    from evenhand.report.render import Column, Section, Table, terminal
 
     words = columns[:1] if words is None else words
-    heads = [
-        Column(name, overflow="fold") if name in words else Column(name, justify="right", no_wrap=True)
-        for name in columns
-    ]
-    made = Table(*heads, title=title, title_justify="left")
-    for row in rows:
-        made.add_row(*row)
-    return made
+    heads = [Column(name, words=name in words) for name in columns]
+    listing = [dict(zip(columns, row, strict=True)) for row in rows]
+    out = console()
+    out.print(*terminal(Table("", title, heads, [Section("", listing)]), out.width), sep="\n")
 
 
 def print_results(records: list[Record], json_: bool) -> None:
@@ -140,7 +133,7 @@ def print_results(records: list[Record], json_: bool) -> None:
         for row in rows
     ]
     title = f"{rows[0]['task']}, seed {rows[0]['seed']}: accuracies on the test set"
-    console().print(table(("method", *shown, "seconds"), cells, title))
+    print_table(title, ("method", *shown, "seconds"), cells)
 
 
 def _row(record: Record) -> dict[str, Any]:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenhand.cli.common import STYLE, TRAIN, Data, Json, Verbose, app, console, say, table
+from evenhand.cli.common import STYLE, TRAIN, Data, Json, Verbose, app, print_table, say
 
 if TYPE_CHECKING:
-    from evenhand.tasks.datasets import Listed, Report
+    from evenhand.tasks.datasets import Report
 
 data_app = typer.Typer(help="List, fetch, prepare and verify datasets.", **STYLE)
 app.add_typer(data_app, name="data", rich_help_panel=TRAIN)
 
-CHECKED = ("check", "expected", "found", "")
 Task = Annotated[str, typer.Argument(help="A task, such as even_odd or celeba:size=96.")]
 
 
@@ -30,7 +28,11 @@ def data_list(data: Data = None, json_: Json = False) -> None:
     if json_:
         typer.echo(json.dumps([dataclasses.asdict(line) for line in lines], indent=1, default=str))
     else:
-        console().print(list_table(lines))
+        rows = [
+            (line.task, "yes" if line.present else "no", line.size, line.licence, line.url) for line in lines
+        ]
+        columns = ("task", "here", "needs", "licence", "from")
+        print_table("data", columns, rows, words=columns)
 
 
 @data_app.command("fetch")
@@ -70,19 +72,12 @@ def _print_report(report: Report, json_: bool) -> None:
     if json_:
         typer.echo(json.dumps({"ok": report.ok, **dataclasses.asdict(report)}, indent=1, default=str))
     else:
-        console().print(*report_tables(report), sep="\n")
+        print_report(report)
     raise typer.Exit(0 if report.ok else 1)
 
 
-def list_table(lines: Sequence[Listed]) -> Any:
-    """What every task needs and whether it is here, as a table for the terminal."""
-    rows = [(each.task, "yes" if each.present else "no", each.size, each.licence, each.url) for each in lines]
-    columns = ("task", "here", "needs", "licence", "from")
-    return table(columns, rows, "data", words=columns)
-
-
-def report_tables(report: Report) -> list[Any]:
-    """A report as tables for the terminal. Of many groups, the ten largest and the ten smallest are shown."""
+def print_report(report: Report) -> None:
+    """Print counts and checks. Of many groups, the ten largest and the ten smallest are shown."""
     ranked = sorted(report.groups, key=lambda group: -group.train)
     groups = report.groups if len(ranked) <= 24 else (*ranked[:10], *ranked[-10:])
     rows = [
@@ -95,9 +90,9 @@ def report_tables(report: Report) -> list[Any]:
         )
         for group in groups
     ]
+    print_table(report.task, (report.kind, "train", "share", "val", "test"), rows)
+    columns = ("check", "expected", "found", "state")
     facts = [(check.name, check.expected, check.found, check.state) for check in report.checks]
-    return [
-        table((report.kind, "train", "share", "val", "test"), rows, report.task),
-        table(CHECKED, facts, words=CHECKED),
-        *([f"Note: {report.note}."] if report.note else []),
-    ]
+    print_table("", columns, facts, words=columns)
+    if report.note:
+        say(f"Note: {report.note}.")
