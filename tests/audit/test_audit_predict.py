@@ -241,7 +241,7 @@ def test_only_an_audit_has_two_models(evenhand: Any, tmp_path: Path, audited: An
     code, _, err = evenhand("predict", tmp_path, audited[1], "--model", "balanced")
     assert code == 2 and "--model chooses between the two models of an audit" in err
     code, _, err = evenhand("predict", audited[0], audited[1], "--model", "best")
-    assert code == 2 and "--model must be baseline or balanced, got 'best'" in err
+    assert code == 2 and "'best'" in err and "baseline" in err
 
 
 def test_trees_that_run_in_circles_come_to_an_end(tmp_path: Path, audited: Any) -> None:

@@ -162,7 +162,7 @@ def test_the_doctor_finds_a_healthy_machine_usable_and_writes_nothing(
     assert code == 0 and "Nothing would fail." in out and "✗" not in out
     for word in ("torch", "CPUs", "of memory free", "runs folder", "digits_even_odd ready, in data"):
         assert word in out
-    assert "○  data          none for bar, " in out and "→ evenhand data fetch TASK" in out
+    assert "○  data          none for bar, " in out and "→ evenhand data fetch TASK" in " ".join(out.split())
     assert len(out.splitlines()) <= 24, "one screen"
     assert [path.name for path in healthy.iterdir()] == ["data"]
     code, out, _ = command("doctor", "--json")

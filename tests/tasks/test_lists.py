@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import published_layouts as layouts
 import pytest
-from test_photo_tasks import MAKERS
+from test_photo_tasks import MAKERS, small_pacs  # noqa: F401 (a fixture)
 
 from evenhand import tasks
 from evenhand.report.compare import read_truth
@@ -15,7 +15,7 @@ from evenhand.report.tables import facts_of_data
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_lists_say_what_the_loaded_task_says(tmp_path: Path, name: str) -> None:
     MAKERS[name](tmp_path)
-    spec = f"{name}:size=8" + (",fraction=0.5" if name == "celeba" else "")
+    spec = f"{name}:size=8" + {"celeba": ",fraction=0.5", "pacs": ",p=0.8"}.get(name, "")
     test = tasks.load(spec, tmp_path).test
     limited = read_truth(f"{spec},limit={len(test)}", tmp_path)  # opens them
     for photo in tmp_path.rglob("*.jpg"):

@@ -62,7 +62,7 @@ def _groups(labels: Tensor, environments: np.ndarray, num: int) -> tuple[Tensor,
 def _rare(labels: Tensor, environments: np.ndarray) -> np.ndarray:
     """Whether a sample is in another environment than most samples of its class, (samples,) bool."""
     rare = np.zeros(len(environments), dtype=bool)
-    for label in labels.unique().tolist():
+    for label in np.unique(labels.numpy()):
         own = labels.numpy() == label
         rare |= own & (environments != np.bincount(environments[own]).argmax())
     return rare

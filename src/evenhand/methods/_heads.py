@@ -33,8 +33,8 @@ def head_of(model: nn.Module) -> Head:
 
 def with_head(model: nn.Module, head: Head) -> nn.Module:
     """A copy of the network with this last layer."""
-    classes, dimensions = head.weight.shape
-    layer = nn.Linear(dimensions, classes, device=head.weight.device)
+    num_classes, num_features = head.weight.shape
+    layer = nn.Linear(num_features, num_classes, device=head.weight.device)
     layer.load_state_dict({"weight": head.weight, "bias": head.bias})
     return replace_head(model, layer)
 
@@ -84,7 +84,7 @@ def descend(
         losses = F.cross_entropy(F.linear(features, weight, bias), labels, reduction="none")
         distance = (weight - start.weight).square().sum() + (bias - start.bias).square().sum()
         optimizer.zero_grad()
-        ((weights * losses).sum() + pull * distance).backward()
+        torch.autograd.backward((weights * losses).sum() + pull * distance)
         nn.utils.clip_grad_norm_([weight, bias], most)
         optimizer.step()
     return Head(weight.detach(), bias.detach())

@@ -13,6 +13,7 @@ from evenhand.training.run import Run
 VERSION = 1
 GRID = {"retrain_epochs": [100, 10]}
 COST = 1.05  # ERM on most samples, and epochs of its last layer
+TRAININGS = 2
 
 
 def train(run: Run, *, held_out: float = 0.2, retrain_epochs: int = 100) -> nn.Module:

@@ -52,12 +52,12 @@ def train(
         weight = diversity / (1 + 0.05 * number)
         for _ in range(head_epochs):
             order = rows[torch.randperm(len(rows), generator=generator).to(run.device)]
-            for part in order.split(batch_size):
+            for part in torch.split(order, batch_size):
                 logits = sharpness * distances(unit[part], prototypes[None], scale[None])[0]
                 loss = F.cross_entropy(logits, labels[part])
                 loss = loss + 10 * prototypes.square().sum(1).mean() + weight * overlap(prototypes, earlier)
                 optimizer.zero_grad()
-                loss.backward()
+                torch.autograd.backward(loss)
                 optimizer.step()
         earlier = torch.cat([earlier, F.normalize(prototypes.detach(), dim=1)[None]])
         scales.append(scale.detach())

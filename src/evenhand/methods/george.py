@@ -19,6 +19,7 @@ from evenhand.training.run import Run
 VERSION = 1
 GRID: dict[str, list[Any]] = {"cluster": ["gmm", "kmeans"], "overcluster": [False, True]}
 COST = 1.1  # beside ERM: clusters, then Group DRO
+TRAININGS = 2
 MOST = 2000  # samples of a class that clusters are fitted on, as silhouettes need all pairs of them
 LEAST = 25  # samples of a cluster's own, in training and validation
 PARTS = 5  # into which a cluster is cut to look for a harder one inside
@@ -45,7 +46,7 @@ def train(
     erm = run.fit("erm")
     data = [coordinates(run, erm, split, reduce) for split in (run.train, run.val)]
     found = [np.zeros(len(split), dtype=np.int64) for split in (run.train, run.val)]
-    for label in run.train.y.unique().tolist():
+    for label in np.unique(run.train.y.numpy()):
         own = [(split.y == label).numpy() for split in (run.train, run.val)]
         x = [each[rows] for (each, _), rows in zip(data, own, strict=True)]
         parts = clusters(x, cluster, run.seed)

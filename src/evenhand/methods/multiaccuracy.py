@@ -43,7 +43,10 @@ def train(
     cut = round(0.7 * len(order))
     inputs, predicted = with_one(features), logits.argmax(1)
     truth, classes = F.one_hot(labels, run.num_classes), torch.arange(run.num_classes, device=run.device)
-    sets: list[Any] = [*predicted[:cut].unique().tolist(), slice(None)]  # of predicted classes
+    sets: list[Any] = [
+        *np.unique(predicted[:cut].cpu().numpy()).tolist(),
+        slice(None),
+    ]  # of predicted classes
     members = [torch.isin(predicted, classes[one]) for one in sets]
     regressions = [Ridge(inputs[:cut][one[:cut]], ridge) for one in members]
     table = best_table = inputs.new_zeros(run.num_classes, inputs.shape[1], run.num_classes)
@@ -95,9 +98,10 @@ def with_one(features: Tensor) -> Tensor:
 def corrected(logits: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
     """Logits less the linear correction of their predicted class; table (classes, inputs, classes)."""
     changed = logits.clone()
-    for label in logits.argmax(1).unique():
-        rows = logits.argmax(1) == label
-        changed[rows] -= inputs[rows] @ table[label]
+    predicted = logits.argmax(1)
+    for label in predicted.bincount().nonzero():
+        rows = predicted == label
+        changed[rows] -= inputs[rows] @ table[label[0]]
     return changed
 
 

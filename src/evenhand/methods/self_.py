@@ -14,6 +14,7 @@ from evenhand.training.run import Run
 VERSION = 1
 GRID = {"num_points": [100, 20, 500]}
 COST = 1.5  # the early net is trained beside ERM
+TRAININGS = 2
 
 
 def train(

@@ -21,6 +21,7 @@ from evenhand.training.run import Run
 VERSION = 1
 GRID: dict[str, list[Any]] = {}
 COST = 3.0  # two nets, then the model
+TRAININGS = 2
 
 
 def train(

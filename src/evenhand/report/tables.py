@@ -621,12 +621,12 @@ def _method(name: str) -> Row:
     declared = method_file(name)
     assert declared is not None, f"{name} is one of our methods"
     grid, theirs = declared.constants.GRID, paper.numbers()["methods"].get(name)
-    told = is_told_groups(name)
+    told, reads = is_told_groups(name), getattr(declared.constants, "NEEDS_GROUPS", None)
     others = {task: grid_of(task, name) for task in tasks.names()}
     row: dict[str, Any] = {
         "method": name,
         "name": title(name),
-        "needs groups for": _groups(told, told),
+        "needs groups for": "validation" if reads == "val" else _groups(told, told),
         "searched": "; ".join(f"{key}: {' '.join(map(plain, grid[key]))}" for key in grid) or "nothing",
         "candidates": len(combinations(grid)),
         "candidates elsewhere": ", ".join(

@@ -80,11 +80,43 @@ class _Constants(dict[str, Any]):
         """What an expression of the module stands for; None for what only an import could tell."""
         if expression is None:
             return None
-        code = compile(ast.Expression(expression), self._package, "eval")
         try:
-            return eval(code, {"Recipe": Recipe}, self)
-        except (NameError, AttributeError):
+            return self._value(expression)
+        except (KeyError, AttributeError):
             return None
+
+    def _value(self, node: ast.expr) -> Any:
+        """Literals, constants, their attributes and recipes; anything else raises KeyError."""
+        if isinstance(node, ast.Name):
+            return self[node.id]
+        if isinstance(node, ast.Attribute):
+            return getattr(self._value(node.value), node.attr)
+        if isinstance(node, ast.List | ast.Tuple):
+            values = [self._value(each) for each in node.elts]
+            return values if isinstance(node, ast.List) else tuple(values)
+        if isinstance(node, ast.Dict):
+            made: dict[Any, Any] = {}
+            for key, value in zip(node.keys, node.values, strict=True):
+                made.update(self._value(value) if key is None else {self._value(key): self._value(value)})
+            return made
+        if isinstance(node, ast.Call) and (make := self._callable(node.func)) is not None:
+            named = {str(each.arg): self._value(each.value) for each in node.keywords}
+            return make(*[self._value(each) for each in node.args], **named)
+        if isinstance(node, ast.Set):
+            return {self._value(each) for each in node.elts}
+        try:
+            return ast.literal_eval(node)
+        except ValueError as error:
+            raise KeyError(ast.unparse(node)) from error
+
+    def _callable(self, node: ast.expr) -> Callable[..., Any] | None:
+        """What a plug-in's constants may be made with: Recipe, a recipe's `replace`, and frozenset."""
+        if isinstance(node, ast.Name):
+            return {"Recipe": Recipe, "frozenset": frozenset}.get(node.id)
+        if isinstance(node, ast.Attribute) and node.attr == "replace":
+            recipe = self._value(node.value)
+            return recipe.replace if isinstance(recipe, Recipe) else None
+        return None
 
     def __missing__(self, name: str) -> SimpleNamespace:
         file = resources.files(self._package) / f"{name}.py"
