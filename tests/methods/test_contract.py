@@ -67,7 +67,7 @@ class Counting(Silent):
 
 def test_there_are_methods() -> None:
     assert {"erm", "tab", "gdro", "lff", "jtt", "masktune", "erm_randaug", "eta_tab", "even"} <= set(METHODS)
-    assert set(METHODS) - set(UNSUPERVISED) == {"gdro", "dfr"}
+    assert set(METHODS) - set(UNSUPERVISED) == {"gdro", "dfr", "adversarial"}
 
 
 @pytest.mark.parametrize("method", METHODS)

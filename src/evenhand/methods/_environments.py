@@ -13,6 +13,8 @@ from evenhand.methods.gdro import WorstGroup
 from evenhand.training.data import Split
 from evenhand.training.run import Run
 
+VERSION = 1  # part of the keys of trainings that use a function of this file
+
 Then = Literal["gdro", "even"]
 
 

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from evenhand.training.models import find_head, replace_head
 from evenhand.training.run import Run
 
+VERSION = 1  # part of the keys of trainings that use a function of this file
+
 
 class Head(NamedTuple):
     """A linear last layer: weight (classes, dimensions) and bias (classes,)."""

@@ -11,6 +11,7 @@ import sys
 import traceback
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from types import ModuleType, SimpleNamespace
