@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,8 @@ def train(run: Run, *, threshold: float = 0.5, suppression: float = 0.1) -> nn.M
 
 def rebuild(network: Callable[[], nn.Module], tensors: Mapping[str, Tensor], num_classes: int) -> nn.Module:
     """The network with exits that `tensors` were saved from, made of the recipe's network."""
-    return OccamNet(layers_of(network()), *tensors["places"].tolist(), num_classes)
+    ends, channels = tensors["places"].tolist()
+    return OccamNet(layers_of(network()), ends, channels, num_classes)
 
 
 def layers_of(network: nn.Module) -> list[nn.Module]:
@@ -181,7 +183,8 @@ class Exits(nn.Module):
         self._count(batch)
         model(batch.x)
         total, before = torch.zeros((), device=batch.y.device), None
-        for number, (maps, gate) in enumerate(model.last):
+        exits: Any = model.last
+        for number, (maps, gate) in enumerate(exits):
             logits = maps.mean((2, 3))
             total = total + self.suppression * suppress(maps, batch.y)
             total = total + self._gate_loss(number, gate, logits, batch)

@@ -32,10 +32,12 @@ def train(run: Run, *, penalty: float = 5.0, ramp: int = 5) -> nn.Module:
     `penalty`: its weight, which rises over the first `ramp` epochs.
     """
     first = run.fit("erm", stop=1)
-    features = [run.features(first, split) for split in (run.train, run.val)]
+    features, val_features = (run.features(first, split) for split in (run.train, run.val))
     logits = run.predict(first.model, run.train)
     parts = run.cached(
-        first, "pgi-parts", lambda: divide(*features, logits, run.train.y, run.val.y, run.seed)
+        first,
+        "pgi-parts",
+        lambda: divide(features, val_features, logits, run.train.y, run.val.y, run.seed),
     )
     minority, val_minority = np.split(parts, [len(run.train)])
     run.found(minority)
