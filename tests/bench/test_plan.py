@@ -91,7 +91,7 @@ def test_a_run_is_looked_for_where_execute_keeps_it(
 
 
 def test_unknown_names_are_refused_before_anything_is_run() -> None:
-    with pytest.raises(ValueError, match="unknown method 'jt'; known methods are afr, .*erm, "):
+    with pytest.raises(ValueError, match="unknown method 'jt'; known methods are adversarial, .*erm, "):
         waves(load("mine.tiny", None), ["jt"], [0], {})
     with pytest.raises(ValueError, match="has no setting 'upwait'"):
         locate(Planned("mine.tiny", "jtt", {"upwait": 3}), load("mine.tiny", None), Path("runs"), "cpu")

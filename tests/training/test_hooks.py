@@ -762,3 +762,36 @@ def test_hooks_on_a_gpu_with_kernels_and_graphs(tmp_path: Path) -> None:
     assert stepped.objective_state["taken"] == 100
     on_top = PostHoc(erm.model, Shift(64 * 36, 2).cuda())
     assert run.predict(on_top, run.val).shape == (266, 2)
+
+
+def test_a_step_uses_the_weights_that_it_has_just_updated(tiny: Task, tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def step(self, model, batch, optimizers):
+            for _ in range(2):
+                loss = F.cross_entropy(model(batch.x), batch.y)
+                optimizers["model"].zero_grad()
+                loss.backward()
+                optimizers["model"].step()
+                self.seen.append(loss.item())
+            return loss.detach()
+
+    objective = Twice()
+    objective.seen = []
+    run = make_run(tiny, tmp_path, tiny.recipe.replace(precision="bf16", lr=0.05, epochs=1))
+    run.fit("model", objective=objective, stop=1)
+    first, second = objective.seen[::2], objective.seen[1::2]
+    assert all(before != after for before, after in zip(first, second, strict=True)), "an old copy was used"
+
+
+def test_the_groups_that_a_score_may_read_are_in_the_key(tiny: Task, tmp_path: Path) -> None:
+    folders = set()
+    for group in (tiny.val.group, tiny.val.group.flip(0)):
+        run = make_run(tiny, tmp_path)
+        run.val = dataclasses.replace(run.val, group=group)
+        object.__setattr__(run.task, "val", run.val)
+        folders.add(run.fit("model", score=len_of_val, stop=1).folder)
+    assert len(folders) == 2
+
+
+def len_of_val(logits, val) -> float:
+    return float(len(val))

@@ -284,7 +284,8 @@ class Training:
         """Go back through a batch or a slice of it, and update the weights after the last; gives the loss."""
         objective: Any = self.objective
         if self.plan.has_step:
-            with autocast(self.recipe, self.device):
+            # A step may update weights and use them again, so no copy of theirs in bf16 may be kept.
+            with autocast(self.recipe, self.device, cache_enabled=False):
                 loss = torch.as_tensor(objective.step(self._tap, batch, self.optimizers), device=self.device)
         else:
             with autocast(self.recipe, self.device):

@@ -395,6 +395,8 @@ class Run:
         content["objective"] = plugins.definition(plan.objective)
         if not plan.shared:
             content.update(plan.dependencies(self._storage))
+        if plan.score is not None and plan.val is None and self.val.group is not None:
+            content["val_groups"] = checksum(self.val.group)  # which the score may read
         if self.val is not self.task.val or not (plan.shared or plan.is_named()):
             content["run"] = self._identity
         return self.path.parent.parent / "stages" / f"{key_of(content)}-s{self.seed}"
