@@ -78,7 +78,12 @@ def folder_and_meaning(configuration: dict[str, Any]) -> tuple[Path, tuple[Any, 
     recipe = dataclasses.asdict(task.recipe.replace(**{k: v for k, v in given_.items() if k not in own}))
     recipe["precision"] = "fp32" if recipe["precision"] == "auto" else recipe["precision"]
     recipe["compile"] = recipe["compile"] == "on"  # on a CPU, where nothing else compiles
-    if recipe["model"] == "cnn" and recipe["slices"] == 1 and not recipe["compile"]:
+    if (
+        recipe["model"] == "cnn"
+        and task.make_model is None
+        and recipe["slices"] == 1
+        and not recipe["compile"]
+    ):
         recipe["slices"] = 2
     chosen = {**own, **{k: v for k, v in given_.items() if k in own}}
     meaning = (task.name, task.checksum, method, repr(sorted(recipe.items())), repr(sorted(chosen.items())))
