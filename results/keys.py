@@ -5,8 +5,9 @@
 Keys changed once. Before, they did not say how a run was computed, nor by which version of a method. So one
 old key may stand for different numbers, in several files. `new_key` is the key that the same settings, on the
 same kind of device, have today; it is empty where settings are gone or the data are not below ROOT. `version`
-is the version of `even` that made a record, and `known_by` says how that is known: by the commit that the
-record names, or by the file that it is in (results/README.md, docs/log.md).
+is the version of `evenhand` that made a record, and `known_by` says how that is known: by the commit that the
+record names, or by the file that it is in (results/README.md, docs/log.md). The method was called `even`; the
+column `method` has the name of the folder that holds the record.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from evenhand.training.record import Record
 
 HERE = Path(__file__).parent
 COLUMNS = ("file", "task", "method", "seed", "old_key", "new_key", "version", "known_by")
-# The commits that brought the versions of `even`, the newest first.
+# The commits that brought the versions of `evenhand`, the newest first.
 BROUGHT = {"1c529fa": 4, "c2ab4c5": 3, "378ea4b": 2, "2224931": 1}
 # Records of a checkout with changes that were committed later.
 BEFORE_THEIR_COMMIT = {"aa88bb1+": 4}
@@ -66,13 +67,13 @@ def main() -> None:
 def row(file: str, record: Record, root: Path | None) -> list[object]:
     """What the table says of one record."""
     config = record.config
-    version, known_by = even_version(file, record) if record.method == "even" else ("", "")
-    old = record.path.name.partition("-")[0]
-    return [file, config["task"], record.method, record.seed, old, new_key(record, root), version, known_by]
+    version, known_by = made_by(file, record) if record.method == "evenhand" else ("", "")
+    method, old = record.path.parent.name, record.path.name.partition("-")[0]
+    return [file, config["task"], method, record.seed, old, new_key(record, root), version, known_by]
 
 
-def even_version(file: str, record: Record) -> tuple[int, str]:
-    """Which version of `even` made a record, and how that is known."""
+def made_by(file: str, record: Record) -> tuple[int, str]:
+    """Which version of `evenhand` made a record, and how that is known."""
     commit = str(record.config["versions"].get("commit", ""))
     if not commit:
         return BY_FILE[file], "file"
@@ -81,12 +82,12 @@ def even_version(file: str, record: Record) -> tuple[int, str]:
 
 @functools.cache
 def brought_by(commit: str) -> int:
-    """The version of `even` that a commit has."""
+    """The version of `evenhand` that a commit has."""
     for first, version in BROUGHT.items():
         git = ["git", "-C", str(HERE), "merge-base", "--is-ancestor", first, commit]
         if subprocess.run(git, check=False).returncode == 0:
             return version
-    raise ValueError(f"commit {commit} is of before even's first version")
+    raise ValueError(f"commit {commit} is of before evenhand's first version")
 
 
 def new_key(record: Record, root: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""Where a shortcut is learned before the rule, and where after it: ERM, even and TAB on two made tables.
+"""Where a shortcut is learned before the rule, and where after it: ERM, evenhand and TAB on two made tables.
 
     python results/late_shortcut.py            half a minute on a CPU
 
@@ -49,9 +49,9 @@ def main() -> None:
         for seed in range(3):
             ours, tab = (
                 evenhand.fit(lambda early=early: network(early), train, seed=seed, method=method)
-                for method in ("even", "tab")
+                for method in ("evenhand", "tab")
             )
-            models = {"ERM": ours.baseline, "even": ours.model, "TAB": tab.model}
+            models = {"ERM": ours.baseline, "evenhand": ours.model, "TAB": tab.model}
             print(f"  seed {seed}: ", ", ".join(f"{k} {scores(m, new, right)}" for k, m in models.items()))
 
 

@@ -66,7 +66,7 @@ def planted() -> TensorDataset:
 
 def test_it_trains_with_even_and_with_tab_if_told_to() -> None:
     recipe = evenhand.Recipe(epochs=10, batch_size=32, check_every=1)
-    for settings, name in (({}, "even"), ({"method": "tab"}, "tab")):
+    for settings, name in (({}, "evenhand"), ({"method": "tab"}, "tab")):
         result = evenhand.fit(lambda: nn.Linear(13, 2), planted(), recipe=recipe, **settings)
         assert (result.record.metrics["method"], result.baseline_record.metrics["method"]) == (name, "erm")
         assert result.partition.minority.sum() > 5 and result.indices.copies.any()
@@ -74,7 +74,7 @@ def test_it_trains_with_even_and_with_tab_if_told_to() -> None:
         seen = json.loads((result.record.stage("model") / "epochs.jsonl").read_text().splitlines()[0])
         rows = seen["accuracy"] * len(result.indices)
         assert abs(rows - round(rows)) < 1e-6, "the second training was on these rows"
-    with pytest.raises(ValueError, match="method must be 'even' or 'tab', got 'jtt'; others run with"):
+    with pytest.raises(ValueError, match="method must be 'evenhand' or 'tab', got 'jtt'; others run with"):
         evenhand.fit(make_model, tensors(), recipe=RECIPE, method="jtt")
 
 

@@ -91,7 +91,7 @@ def test_the_demo_trains_erm_and_even_and_writes_a_page(evenhand, monkeypatch, t
     )
     code, out, _ = evenhand("demo", "--out", tmp_path / "demo", "--json", "--quiet")
     assert code == 0
-    assert [result["method"] for result in json.loads(out)["results"]] == ["erm", "even"]
+    assert [result["method"] for result in json.loads(out)["results"]] == ["erm", "evenhand"]
     assert (tmp_path / "demo" / "report.html").stat().st_size > 5000
 
 

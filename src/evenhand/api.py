@@ -63,7 +63,7 @@ def fit(
     runs: str | Path | None = None,
     device: str = "auto",
     class_names: tuple[str, ...] | None = None,
-    method: Literal["even", "tab"] = "even",
+    method: Literal["evenhand", "tab"] = "evenhand",
 ) -> Result:
     """Set apart the samples of each class that its easiest pattern fails, balance, train again from scratch.
 
@@ -75,8 +75,10 @@ def fit(
     own (docs/method.md), or the paper's TAB. The scores in the records are of the validation set, which the
     weights were chosen by.
     """
-    if method not in ("even", "tab"):
-        raise ValueError(f"method must be 'even' or 'tab', got {method!r}; others run with evenhand.execute")
+    if method not in ("evenhand", "tab"):
+        raise ValueError(
+            f"method must be 'evenhand' or 'tab', got {method!r}; others run with evenhand.execute"
+        )
     whole = train = as_split(train_set, "train_set")
     rows = None
     if val_set is None:
@@ -118,8 +120,8 @@ def fit(
     assert record.partition is not None
     parts = record.partition if rows is None else _placed(record.partition, rows, whole.y.numpy())
     return Result(
-        model=_load(record, make_model, len(class_names)),
-        baseline=_load(baseline, make_model, len(class_names)),
+        model=_load(record, method, make_model, len(class_names)),
+        baseline=_load(baseline, "erm", make_model, len(class_names)),
         partition=parts,
         indices=rebalance(parts, seed=seed),
         record=record,
@@ -227,9 +229,9 @@ def _model_identity(make_model: Callable[[], nn.Module], train: Split, num_class
     return [repr(model), outputs, *(value.detach().cpu().float() for value in model.state_dict().values())]
 
 
-def _load(record: Record, make_model: Callable[[], nn.Module], num_classes: int) -> nn.Module:
+def _load(record: Record, method: str, make_model: Callable[[], nn.Module], num_classes: int) -> nn.Module:
     from safetensors.torch import load_file
 
-    method = plugins.load("evenhand.methods", record.method, "train")
+    module = plugins.load("evenhand.methods", method, "train")
     tensors = load_file(record.path / "model.safetensors")
-    return rebuilt(method, make_model, tensors, num_classes).eval()
+    return rebuilt(module, make_model, tensors, num_classes).eval()

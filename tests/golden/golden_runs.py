@@ -220,10 +220,10 @@ def cases(method: str) -> list[Case]:
     more = {
         "erm": [Case("erm", "paper_cnn")],
         "tab": [Case("tab", "photos", settings) for settings in ENGINE],
-        "even": [
-            Case("even", "digits", {"split": "full"}),  # the photos' split is clear
-            Case("even", "digits", {"split": "any"}),
-            Case("even", "photos", world_size=2),  # ranks augment with generators of their own
+        "evenhand": [
+            Case("evenhand", "digits", {"split": "full"}),  # the photos' split is clear
+            Case("evenhand", "digits", {"split": "any"}),
+            Case("evenhand", "photos", world_size=2),  # ranks augment with generators of their own
         ],
     }.get(method, [])
     defaults = [Case(method, task, steady(method, task)) for task in ("digits", "photos")]

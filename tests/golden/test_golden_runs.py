@@ -79,7 +79,7 @@ def interrupted(method: str, task: str, folder: Path) -> None:
     assert golden.files(found) == golden.files(expected)
 
 
-@pytest.mark.parametrize("method", ["tab", "even"])
+@pytest.mark.parametrize("method", ["tab", "evenhand"])
 def test_an_interrupted_run_leaves_the_same_bytes(method: str, tmp_path: Path) -> None:
     interrupted(method, "photos", tmp_path)
 

@@ -66,7 +66,9 @@ class Counting(Silent):
 
 
 def test_there_are_methods() -> None:
-    assert {"erm", "tab", "gdro", "lff", "jtt", "masktune", "erm_randaug", "eta_tab", "even"} <= set(METHODS)
+    assert {"erm", "tab", "gdro", "lff", "jtt", "masktune", "erm_randaug", "eta_tab", "evenhand"} <= set(
+        METHODS
+    )
     assert set(METHODS) - set(UNSUPERVISED) == {"gdro", "dfr", "adversarial"}
 
 

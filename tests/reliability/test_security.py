@@ -507,6 +507,38 @@ def test_records_of_strangers_import_nothing(tmp_path: Path, monkeypatch: pytest
     assert not Path(MARK).exists() and tasks.names()
 
 
+@pytest.mark.parametrize("names", ["method", "model"])
+def test_predict_imports_nothing_that_a_record_names(
+    names: str, command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the user says that this very code is trusted."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "stranger").mkdir()
+    (tmp_path / "stranger" / "evil.py").write_text(
+        f"import os\nos.mkdir({MARK!r})\ndef train(run): pass\n"
+        "from evenhand.training.models import linear as make\n"
+    )
+    task = shortcut_task(epochs=1)
+    record = evenhand.execute(task, "erm", {"model": "linear"}, runs=tmp_path / "runs", device="cpu")
+    config = json.loads((record.path / "config.json").read_text())
+    if names == "method":
+        config["method"] = named = "stranger.evil"
+    else:
+        config["full_recipe"]["model"] = named = "stranger.evil:make"
+    (record.path / "config.json").write_text(json.dumps(config))
+    (record.path / "checksums.json").unlink()
+    np.save("x.npy", np.asarray(task.test.x))
+    code, _, error = command("predict", str(record.path), "x.npy", "--device", "cpu")
+    assert not Path(MARK).exists(), "the stranger's code has run"
+    assert code == 0 if names == "method" else (code == 2 and f"--trust {named}" in " ".join(error.split()))
+    assert command("predict", str(record.path), "x.npy", "--device", "cpu", "--trust", named)[0] == 0
+    assert Path(MARK).exists()
+    Path(MARK).rmdir()
+    for name in ("stranger.evil", "stranger"):
+        sys.modules.pop(name)
+
+
 # -- pages in a browser ------------------------------------------------------------------------------
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -118,12 +118,12 @@ def test_the_page_begins_with_who_leads_by_how_much_and_how_sure(tmp_path: Path)
 
 
 def test_our_own_method_is_as_visible_as_tab(tmp_path: Path) -> None:
-    wgas = {"erm": 0.5, "jtt": 0.9, "lff": 0.8, "even": 0.7, "tab": 0.6}
+    wgas = {"erm": 0.5, "jtt": 0.9, "lff": 0.8, "evenhand": 0.7, "tab": 0.6}
     made = [write(tmp_path, m, PAIR, seed=s, wga=w + s / 100) for m, w in wgas.items() for s in (0, 1)]
     found = Page(build(made, tmp_path / "a.html", load_task=lambda _: None).read_text())
-    assert "ERM reaches 50.5 ± 0.5%, Even reaches 70.5 ± 0.5% and TAB reaches 60.5 ± 0.5%." in found.words
+    assert "ERM reaches 50.5 ± 0.5%, Evenhand reaches 70.5 ± 0.5% and TAB reaches 60.5 ± 0.5%." in found.words
     (view,) = [pages.view(results.frame(made), "s0", "even_odd", lambda _: None, 0)]
-    assert view["columns"] == ["erm", "even", "tab", "jtt", "lff"]
+    assert view["columns"] == ["erm", "evenhand", "tab", "jtt", "lff"]
 
 
 def test_many_tasks_begin_with_an_overview_and_none_is_left_out(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def compared(table: Table, method: str, column: str = "95% interval, test sample
 
 def test_a_table_resamples_what_the_records_predicted(tmp_path: Path, task: Task) -> None:
     made = [made_run(tmp_path, task, "tab", 0.9, seed=seed) for seed in (0, 1)]
-    made += [made_run(tmp_path, task, "even", 0.7, seed=seed) for seed in (0, 1, 2)]
+    made += [made_run(tmp_path, task, "evenhand", 0.7, seed=seed) for seed in (0, 1, 2)]
     table = make("compare", made)
     correct = np.stack([record.predictions["test"] == task.test.y.numpy() for record in made])
     worst = in_loops(correct[:4, :], task.test.group.numpy(), compare.REPLICATES // 40)
@@ -159,8 +159,8 @@ def test_a_table_resamples_what_the_records_predicted(tmp_path: Path, task: Task
     np.testing.assert_array_equal(part, worst)
     full = resampled_wga(correct[:4], task.test.group.numpy())  # of the seeds that both have
     low, high = np.percentile((full[2:] - full[:2]).mean(0), [2.5, 97.5])
-    assert table.cell(SPEC, "even", "95% interval, test samples").value == pytest.approx([low, high])
-    gain = table.cell(SPEC, "even", "Δ vs. TAB").value
+    assert table.cell(SPEC, "evenhand", "95% interval, test samples").value == pytest.approx([low, high])
+    gain = table.cell(SPEC, "evenhand", "Δ vs. TAB").value
     assert low < gain < high < 0
     assert compared(table, "tab") == "" and not table.sections[0].notes
     content = json.loads(render.write(table, "json"))["sections"][0]["rows"][1]
@@ -171,46 +171,46 @@ def test_a_table_resamples_what_the_records_predicted(tmp_path: Path, task: Task
 
 
 def test_the_weighted_accuracy_is_compared_too(tmp_path: Path, task: Task) -> None:
-    made = [made_run(tmp_path, task, name, share, seed=s) for s in (0, 1) for name, share in (("tab", 0.9), ("even", 0.8))]  # fmt: skip
+    made = [made_run(tmp_path, task, name, share, seed=s) for s in (0, 1) for name, share in (("tab", 0.9), ("evenhand", 0.8))]  # fmt: skip
     table = make("compare", made)
     scores = {(r.method, r.seed): r.metrics["test"]["accuracy_weighted"] for r in made}
-    gains = [scores["even", seed] - scores["tab", seed] for seed in (0, 1)]
+    gains = [scores["evenhand", seed] - scores["tab", seed] for seed in (0, 1)]
     name = "accuracy, weighted, "
-    assert table.cell(SPEC, "even", f"{name}Δ vs. TAB").value == pytest.approx(np.mean(gains))
+    assert table.cell(SPEC, "evenhand", f"{name}Δ vs. TAB").value == pytest.approx(np.mean(gains))
     half = 12.7062 * abs(gains[0] - gains[1]) / 2  # Student's 97.5% with one degree of freedom
     bounds = [np.mean(gains) - half, np.mean(gains) + half]
-    assert table.cell(SPEC, "even", f"{name}95% interval").value == pytest.approx(bounds, rel=1e-4)
+    assert table.cell(SPEC, "evenhand", f"{name}95% interval").value == pytest.approx(bounds, rel=1e-4)
     assert compared(table, "tab", f"{name}Δ vs. TAB") == ""
 
 
 def test_equal_predictions_differ_by_nothing(tmp_path: Path, task: Task) -> None:
-    made = [made_run(tmp_path, task, name, 0.8, seed=s) for name in ("tab", "even") for s in (0, 1)]
-    assert compared(make("compare", made), "even") == "+0.0 to +0.0"
+    made = [made_run(tmp_path, task, name, 0.8, seed=s) for name in ("tab", "evenhand") for s in (0, 1)]
+    assert compared(make("compare", made), "evenhand") == "+0.0 to +0.0"
 
 
 def test_where_there_are_no_groups_classes_are_resampled(tmp_path: Path, task: Task) -> None:
     bare = dataclasses.replace(task, test=task.test.without_groups())
-    made = [made_run(tmp_path, bare, name, share) for name, share in (("tab", 0.9), ("even", 0.8))]
+    made = [made_run(tmp_path, bare, name, share) for name, share in (("tab", 0.9), ("evenhand", 0.8))]
     labels = bare.test.y.numpy()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tasks, "load", lambda *_: bare)
         table = make("compare", made)
     full = resampled_wga(np.stack([record.predictions["test"] == labels for record in made]), labels)
     expected = list(np.percentile(full[1] - full[0], [2.5, 97.5]))
-    assert table.cell(SPEC, "even", "95% interval, test samples").value == pytest.approx(expected)
+    assert table.cell(SPEC, "evenhand", "95% interval, test samples").value == pytest.approx(expected)
 
 
 def test_runs_that_cannot_be_resampled_are_counted_with_the_reason(tmp_path: Path, task: Task) -> None:
     made = [made_run(tmp_path, task, "tab", 0.9, seed=seed) for seed in (0, 1)]
-    made += [made_run(tmp_path, task, "even", 0.8, seed=seed) for seed in (0, 1)]
+    made += [made_run(tmp_path, task, "evenhand", 0.8, seed=seed) for seed in (0, 1)]
     other = [made_run(tmp_path, task, "erm", 0.7, seed=seed) for seed in (0, 1)]
     (made[3].path / "predictions.npz").unlink()
     buffer = io.BytesIO()
     np.savez_compressed(buffer, test=1 - task.test.y.numpy())  # not what its scores are of
     (other[0].path / "predictions.npz").write_bytes(buffer.getvalue())
     table = make("compare", [Record(record.path) for record in (*made, *other)])
-    assert compared(table, "even") == compared(table, "erm") == ""
-    assert compared(table, "even", "95% interval") != ""
+    assert compared(table, "evenhand") == compared(table, "erm") == ""
+    assert compared(table, "evenhand", "95% interval") != ""
     assert table.sections[0].notes == [
         "No interval over test samples of runs that keep no predictions: 1 of 6.",
         "No interval over test samples of runs that were tested on other samples than the data here: 1 of 6.",
@@ -218,12 +218,12 @@ def test_runs_that_cannot_be_resampled_are_counted_with_the_reason(tmp_path: Pat
 
 
 def test_without_the_data_the_table_says_so(tmp_path: Path) -> None:
-    made = [write(tmp_path, name, seed=seed) for name in ("tab", "even") for seed in (0, 1)]
+    made = [write(tmp_path, name, seed=seed) for name in ("tab", "evenhand") for seed in (0, 1)]
     table = make("compare", made, root=tmp_path)
     (note,) = table.sections[0].notes
     assert note.startswith(
         "No interval over test samples of runs that have test samples whose labels are not"
     )
     assert note.endswith("4 of 4.")
-    assert table.cell("even_odd", "even", "Δ vs. TAB").text == "+0.0"
+    assert table.cell("even_odd", "evenhand", "Δ vs. TAB").text == "+0.0"
     assert read_truth("nobody.knows:p=1", tmp_path) is None

@@ -282,7 +282,7 @@ def test_the_page_says_how_far_minorities_were_repeated(tmp_path: Path, strength
     parts, losses = plant(np.repeat([0, 1], 20))
     parts = dataclasses.replace(parts, strength=strength)
     large, small = parts.sizes[0].tolist()
-    record = write_run(tmp_path, "even", scores(None, {"a": 0.4, "b": 0.9}), found=(parts, losses))
+    record = write_run(tmp_path, "evenhand", scores(None, {"a": 0.4, "b": 0.9}), found=(parts, losses))
     found = Page(build([record], tmp_path / "p.html", load_task=lambda _: None).read_text())
     assert ("The parts are hardly of two kinds:" in found.words) == (strength < 1)
     wanted = large if strength == 1 else round((large * small) ** 0.5)
@@ -371,7 +371,7 @@ def test_losses_are_drawn_on_a_logarithmic_axis_and_accuracies_as_shares(parsed:
 
 def test_a_method_has_one_colour_in_every_chart_and_legend(tmp_path: Path) -> None:
     test = scores({"g": 0.2, "h": 0.9}, {"a": 0.6, "b": 0.5})
-    methods = ("erm", "even", "tab", "mine.method")
+    methods = ("erm", "evenhand", "tab", "mine.method")
     records = [write_run(tmp_path, method, test) for method in methods]
     html = build(records, tmp_path / "p.html", load_task=lambda _: None).read_text()
     for method in methods:

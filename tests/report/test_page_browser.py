@@ -84,7 +84,7 @@ def planted(folder: Path) -> Path:
     test = scores(dict(zip(groups, (0.9, 0.3, 0.5, 0.95), strict=True)), {"cat": 0.7, "dog": 0.8})
     parts, losses = plant(y.numpy())
     losses = np.where(parts.minority[:, None], 100 * losses, losses / 100).astype(np.float32)
-    runs = [write_run(folder, "erm", test, task=task), write_run(folder, "even", test, task=task, found=(parts, losses))]  # fmt: skip
+    runs = [write_run(folder, "erm", test, task=task), write_run(folder, "evenhand", test, task=task, found=(parts, losses))]  # fmt: skip
     return build(runs, folder / "run.html", load_task=lambda _: task)
 
 

@@ -426,17 +426,17 @@ def test_what_is_missing_is_computed_as_the_rest_was(tmp_path: Path) -> None:
 
 
 def test_variants_are_compared_with_the_method_that_is_named(tmp_path: Path) -> None:
-    scores = {"erm": (0.2, 0.3), "tab": (0.5, 0.6), "even": (0.7, 0.9)}
+    scores = {"erm": (0.2, 0.3), "tab": (0.5, 0.6), "evenhand": (0.7, 0.9)}
     made = [write(tmp_path, m, PAIR, seed=s, wga=w) for m, each in scores.items() for s, w in enumerate(each)]
     table = make("compare", made, root=tmp_path, against="erm")
-    assert names_of(table) == ["erm", "even", "tab"]
+    assert names_of(table) == ["erm", "evenhand", "tab"]
     assert table.cell("even_odd", "tab", "Δ vs. ERM").text == "+30.0"
-    assert table.cell("even_odd", "even", "Δ vs. ERM").text == "+55.0"
-    lasting = [write(tmp_path, "even", {"keep": "last", **PAIR}, seed=s, wga=0.1) for s in (0, 1)]
-    table = make("compare", [*made, *lasting], root=tmp_path, against="even keep=last")
-    assert names_of(table) == ["even keep=last", "erm", "even", "tab"]
+    assert table.cell("even_odd", "evenhand", "Δ vs. ERM").text == "+55.0"
+    lasting = [write(tmp_path, "evenhand", {"keep": "last", **PAIR}, seed=s, wga=0.1) for s in (0, 1)]
+    table = make("compare", [*made, *lasting], root=tmp_path, against="evenhand keep=last")
+    assert names_of(table) == ["evenhand keep=last", "erm", "evenhand", "tab"]
     assert table.cell("even_odd", "erm", "Δ vs. first row").text == "+15.0"
-    with pytest.raises(ValueError, match="must be one of erm; even; tab; or its method; got 'jtt'"):
+    with pytest.raises(ValueError, match="must be one of erm; evenhand; tab; or its method; got 'jtt'"):
         make("compare", made, root=tmp_path, against="jtt")
     with pytest.raises(ValueError, match="--against is for the table compare, got the table 1"):
         make("1", made, against="erm")

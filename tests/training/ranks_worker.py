@@ -21,7 +21,7 @@ from evenhand.training.data import Batch
 from evenhand.training.progress import Silent
 from evenhand.training.run import Run
 
-METHODS = ("erm", "tab", "eta_tab", "jtt", "masktune", "minibatch_tab", "even")
+METHODS = ("erm", "tab", "eta_tab", "jtt", "masktune", "minibatch_tab", "evenhand")
 SETTINGS = {"jtt": {"identifier_epochs": 2, "upweight": 3}}
 CPU = torch.device("cpu")
 

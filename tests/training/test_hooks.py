@@ -24,9 +24,10 @@ from evenhand.core.rebalance import rebalance
 from evenhand.integrations.prediction import predict
 from evenhand.training import run as run_module
 from evenhand.training.data import Batch
-from evenhand.training.loop import make_ema, seed_epoch
+from evenhand.training.keys import Description
+from evenhand.training.loop import EMA, seed_epoch
 from evenhand.training.models import PostHoc, mlp, replace_head
-from evenhand.training.plan import Fit, described
+from evenhand.training.plan import Fit
 from evenhand.training.progress import Silent
 from evenhand.training.record import Record
 from evenhand.training.run import Run
@@ -166,7 +167,10 @@ def test_a_factory_is_in_the_key_by_what_it_makes(tiny: Task, tmp_path: Path) ->
     factories += [sized(3), sized(4), functools.partial(mlp, (1, 6, 6), 2), None]
     folders = {run.fit("model", model=factory, stop=1).folder for factory in factories}
     assert len(folders) == len(factories)
-    assert described(functools.partial(mlp, (1, 6, 6), num_classes=2))["values"] == {"num_classes": 2}
+    assert Description(functools.partial(mlp, (1, 6, 6), num_classes=2)).content["arguments"] == [
+        [[1, 6, 6]],
+        {"num_classes": 2},
+    ]
 
 
 def test_a_factory_must_make_a_module(tiny: Task, tmp_path: Path) -> None:
@@ -458,7 +462,7 @@ def test_a_step_of_its_own_is_a_plain_loop_with_two_optimisers(tiny: Task, tmp_p
         "model": torch.optim.Adam(model.parameters(), lr=tiny.recipe.lr),
         "second": torch.optim.Adam(objective.second.parameters(), lr=0.05),
     }
-    average = make_ema(model, 4)
+    average = EMA(model, 4)
     for epoch in range(2):
         number, _ = seed_epoch(0, "model", epoch, torch.device("cpu"))
         order = np.random.default_rng(number).permutation(60)
@@ -467,7 +471,7 @@ def test_a_step_of_its_own_is_a_plain_loop_with_two_optimisers(tiny: Task, tmp_p
             rows = torch.from_numpy(order[start : start + 16])
             x, y = tiny.train.x[rows], tiny.train.y[rows]
             objective.step(model, Batch(x=x, y=y, index=rows, row=rows), optimizers)
-            average.update_parameters(model)
+            average.update(model)
     for name, value in average.module.state_dict().items():
         assert torch.equal(value, fit.model.state_dict()[name]), name
     assert fit.objective_state["taken"] == 8
@@ -574,7 +578,7 @@ def test_a_post_hoc_model_goes_through_predict(
     method = as_method(monkeypatch, post_hoc, rebuild=rebuild)
     record = execute(tiny, method, runs=tmp_path, device="cpu", show=Silent())
     np.save(tmp_path / "x.npy", np.asarray(tiny.test.x))
-    found = predict(record.path, tmp_path / "x.npy", device="cpu")
+    found = predict(record.path, tmp_path / "x.npy", device="cpu", trust=[method])
     assert found.classes == [tiny.class_names[label] for label in record.predictions["test"]]
     plain = execute(tiny, "erm", runs=tmp_path, device="cpu", show=Silent())
     logits = [each.predictions["test_logits"].astype(np.float32) for each in (record, plain)]
@@ -582,6 +586,8 @@ def test_a_post_hoc_model_goes_through_predict(
     monkeypatch.delitem(sys.modules, "hooked.method")
     monkeypatch.delitem(sys.modules, "hooked")
     with pytest.raises(ValueError, match="should hold the weights of cnn, but .*cannot import the method"):
+        predict(record.path, tmp_path / "x.npy", device="cpu", trust=[method])
+    with pytest.raises(ValueError, match=r"if you trust the code of .*, add --trust hooked\.method"):
         predict(record.path, tmp_path / "x.npy", device="cpu")
 
 

@@ -15,7 +15,7 @@ from evenhand import Recipe, Task, execute
 from evenhand.training import loop, stopping
 from evenhand.training.data import checksum
 from evenhand.training.evaluation import standard_error, weighted_mean
-from evenhand.training.loop import make_ema
+from evenhand.training.loop import EMA
 from evenhand.training.progress import Silent
 from evenhand.training.record import key_of
 from evenhand.training.sync import seed_epoch
@@ -58,10 +58,10 @@ def test_the_average_is_that_of_a_plain_loop(tiny: Task, tmp_path: Path) -> None
 
 def test_running_statistics_are_averaged_and_counts_are_copied() -> None:
     norm = nn.BatchNorm1d(2)
-    ema = make_ema(norm, steps=2)
+    ema = EMA(norm, steps=2)
     for _ in range(3):
         norm(torch.randn(8, 2))
-        ema.update_parameters(norm)
+        ema.update(norm)
     assert ema.module.num_batches_tracked == 3
     assert not torch.equal(ema.module.running_mean, norm.running_mean)
 

@@ -196,7 +196,7 @@ def test_no_text_of_ours_is_in_a_key(tiny: Task, tmp_path: Path, monkeypatch: py
         key(tiny, method)
     key(tiny, "evenhand.audit.method")
     run = make_run(tiny, tmp_path)
-    for objective in (None, importlib.import_module("evenhand.methods.even").generalised_cross_entropy):
+    for objective in (None, importlib.import_module("evenhand.methods.evenhand").generalised_cross_entropy):
         run._stage_folder(asked(run, monkeypatch, "model", objective=objective))
     assert not read
 
@@ -205,7 +205,7 @@ def test_every_method_has_a_version() -> None:
     names = plugins.describe("evenhand.methods", "train")
     versions = {name: importlib.import_module(f"evenhand.methods.{name}").VERSION for name in names}
     assert all(type(version) is int and version >= 1 for version in versions.values())
-    assert versions["even"] == 4
+    assert versions["evenhand"] == 4
 
 
 def test_a_new_field_with_its_default_changes_no_key(tiny: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,11 +283,11 @@ def test_a_plain_training_with_other_samples_of_validation_is_not_shared(tiny: T
 def test_a_stage_s_key_knows_versions_and_weights(
     tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
-    even = importlib.import_module("evenhand.methods.even")
+    successor = importlib.import_module("evenhand.methods.evenhand")
     folders = []
     for change in (False, True):
         if change and changed == "VERSION":
-            monkeypatch.setattr(even, "VERSION", 99)
+            monkeypatch.setattr(successor, "VERSION", 99)
         if change and changed == "NUMERICS":
             monkeypatch.setattr(identity, "NUMERICS", 99)
         weight = torch.linspace(1, 2, len(tiny.val)) if change and changed == "weight" else None
@@ -295,7 +295,7 @@ def test_a_stage_s_key_knows_versions_and_weights(
         run = make_run(task, tmp_path)
         plans = [
             asked(run, monkeypatch, "erm"),
-            asked(run, monkeypatch, "model", objective=even.generalised_cross_entropy),
+            asked(run, monkeypatch, "model", objective=successor.generalised_cross_entropy),
         ]
         folders.append([run._stage_folder(plan).name for plan in plans])
     same = [first == second for first, second in zip(*folders, strict=True)]
@@ -342,11 +342,18 @@ def test_no_older_record_is_returned_for_a_new_run_and_it_stays_readable(tmp_pat
     assert records.unpack(archive, tmp_path)[0] == 30
     unpacked = {record.path.name: record for record in find(tmp_path)}
     assert all(record.older for record in unpacked.values())
+    assert {record.method for record in unpacked.values()} == {"evenhand", "tab"}
+    assert {record.path.parent.name for record in unpacked.values()} == {"even", "tab"}
     task = tasks.load("digits_even_odd")
     for record in unpacked.values():
         recipe = Recipe(**record.config["full_recipe"])
         again = identify(task, record.method, record.config["hyperparameters"], recipe, CPU)
         assert not again.folder(tmp_path, record.seed).exists()
+
+
+def test_a_method_that_was_renamed_says_its_new_name(tiny: Task) -> None:
+    with pytest.raises(ValueError, match="the method 'even' is now called 'evenhand'; use that name"):
+        key(tiny, "even")
 
 
 def test_every_committed_record_is_in_the_table_of_keys() -> None:

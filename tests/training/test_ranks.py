@@ -152,7 +152,7 @@ def test_two_ranks_leave_the_bytes_of_one_process_with_two_slices(two: Path, one
     found, expected = run_of(two / "exact", method), run_of(one, method)
     same_bytes(found, expected)
     assert found.config["versions"]["ranks"] == "2" and "ranks" not in expected.config["versions"]
-    first = "identifier" if method == "even" else "erm"
+    first = "identifier" if method == "evenhand" else "erm"
     for name in ("losses", "hits", "val_losses"):
         ours, theirs = (np.load(run.stage(first) / f"{name}.npy") for run in (found, expected))
         np.testing.assert_array_equal(ours, theirs)

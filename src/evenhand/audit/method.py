@@ -11,7 +11,7 @@ from evenhand.core.rebalance import rebalance
 from evenhand.training.plan import Fit
 from evenhand.training.run import Run
 
-VERSION = 1
+VERSION = 2
 
 
 def train(run: Run, *, num_folds: int = 2) -> nn.Module:

@@ -108,8 +108,7 @@ def _history(record: Record, name: str, epochs: int) -> np.ndarray:
 
 
 def _outputs(record: Record, stage: str) -> np.ndarray:
-    epochs = record.config["stages"][stage]["epochs"]
-    path = record.stage(stage) / f"outputs-at{epochs}.npy"
+    path = record.stage(stage) / "outputs-val.npy"
     verify_digested(path)
     outputs: np.ndarray = np.load(path, allow_pickle=False)
     return outputs

@@ -66,6 +66,14 @@ def predict(
         typer.Option(help="Which model of an audit to use. Default: the recommended one."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Table to write.")] = Path("predictions.csv"),
+    trust: Annotated[
+        list[str],
+        typer.Option(
+            metavar="MODULE",
+            help="Method or model of your own (package.module or package.module:function) that the run names "
+            "and that may be imported. Give it once for each.",
+        ),
+    ] = [],  # noqa: B006
     device: Device = "auto",
     verbose: Verbose = False,
 ) -> None:
@@ -85,7 +93,7 @@ def predict(
     elif model is not None:
         raise ValueError(f"--model chooses between the two models of an audit, but {run} is no audit")
     else:
-        found, used = predict_(run, inputs, device=device), ""
+        found, used = predict_(run, inputs, device=device, trust=trust), ""
     rows = zip(found.ids, found.classes, (f"{value:.4f}" for value in found.confidence), strict=True)
     write_bytes(out, csv_bytes(("id", "predicted", "confidence"), list(rows)))
     say(f"{out}: {len(found.ids):,} predictions{used}")

@@ -43,7 +43,9 @@ def demo(
 
     task = tasks.load("digits_even_odd")
     show = choose(quiet)
-    records = [execute(task, method, seed=seed, runs=out / "runs", show=show) for method in ("erm", "even")]
+    records = [
+        execute(task, method, seed=seed, runs=out / "runs", show=show) for method in ("erm", "evenhand")
+    ]
     if not ranks.first():
         return
     page = build(records, out / "report.html")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,13 @@ class _Images:
         return torch.from_numpy(np.ascontiguousarray(read(self.files[row], self.size)))
 
 
-def predict(run: Path, inputs: Path, *, device: str = "auto") -> Predictions:
+def predict(run: Path, inputs: Path, *, device: str = "auto", trust: Collection[str] = ()) -> Predictions:
     """What the model of a finished run says of the samples in `inputs`.
 
-    `inputs` is an .npy file, an .npz file with one array, an image, or a folder of images, which is searched
-    recursively. Images are resized and normalised as in training; the data of the training are not needed.
+    - `inputs`: an .npy file, an .npz file with one array, an image, or a folder of images, which is searched
+      recursively. Images are resized and normalised as in training; the data of the training are not needed.
+    - `trust`: modules of your own that the record names and that may be imported: the method's
+      ("study.method") and the model's ("study.nets:make"). No other code runs because a record names it.
     """
     config = read_json(run / "config.json") if (run / "config.json").is_file() else {}
     if isinstance(config, dict) and (unsaved := config.get("unsaved_model")):
@@ -72,9 +74,8 @@ def predict(run: Path, inputs: Path, *, device: str = "auto") -> Predictions:
     known = {field.name for field in fields(Recipe)}  # another version may have had more
     recipe = Recipe(**{name: value for name, value in config.get("full_recipe", {}).items() if name in known})
     weights = Record(run).file("model.safetensors")
-    network = Network(
-        run / "config.json", config["inputs"], recipe, weights, str(config.get("method", "erm"))
-    )
+    method = str(config.get("method", "erm"))
+    network = Network(run / "config.json", config["inputs"], recipe, weights, method, tuple(trust))
     return network.predict(*network.read(inputs), device=device)
 
 
@@ -87,6 +88,7 @@ class Network:
     recipe: Recipe
     weights: Path
     method: str = "erm"  # whose module may say how the model is rebuilt
+    trust: tuple[str, ...] = ()  # modules that are not ours and may be imported
 
     def __post_init__(self) -> None:
         if isinstance(self.takes, dict) and self.takes.get("own_model") is True:
@@ -96,6 +98,11 @@ class Network:
             )
         if wrong := schema_error(self.takes, INPUTS):
             raise ValueError(f"{self.source} should say what the model takes, but {wrong}")
+        if ":" in self.recipe.model and self.recipe.model not in self.trust:
+            raise ValueError(
+                f"{self.source} names the model {self.recipe.model}, whose code is not run just because a "
+                f"record names it; if you trust that code, add --trust {self.recipe.model}"
+            )
 
     def read(self, inputs: Path) -> tuple[list[str], Any]:
         """The samples' names and a storage of them, like the one that the network was trained on."""
@@ -132,10 +139,13 @@ class Network:
         shape, num_classes = tuple(self.takes["shape"]), len(self.takes["classes"])
         network = functools.partial(make_model, recipe.model, shape=shape, num_classes=num_classes)
         method, missing = None, ""
-        try:
-            method = plugins.load("evenhand.methods", self.method, "train")
-        except (ValueError, ImportError) as error:  # only a method with a model of its own is needed
-            missing = f"; {error}"
+        if "." in self.method and self.method not in self.trust:
+            missing = f"; if you trust the code of the method {self.method}, add --trust {self.method}"
+        else:
+            try:
+                method = plugins.load("evenhand.methods", self.method, "train")
+            except (ValueError, ImportError) as error:  # only a method with a model of its own is needed
+                missing = f"; {error}"
         network()  # says itself what is wrong with a name
         try:
             return rebuilt(method, network, load_file(self.weights), num_classes)

@@ -60,7 +60,7 @@ def even_subset(labels: np.ndarray, *seed: int) -> np.ndarray:
 
 def on_device(run: Run, *arrays: np.ndarray | Tensor) -> list[Tensor]:
     """Arrays as tensors on the device of the run."""
-    return [torch.as_tensor(array).to(run.device) for array in arrays]
+    return [(torch.tensor(each) if isinstance(each, np.ndarray) else each).to(run.device) for each in arrays]
 
 
 def descend(

@@ -51,7 +51,7 @@ def train(
         other = final
     else:
         first = run.fit("early", rest, draw=draw, stop=max(1, round(early * base.epochs)))
-        other = head_of(first.model)(torch.as_tensor(run.features(first, held)).to(run.device))
+        other = head_of(first.model)(*on_device(run, run.features(first, held)))
     scores = disagreement(other, final) if score in ("disagreement", "dropout") else losses(other, labels)
     rows = scores.sort(descending=True, stable=True).indices[:num_points]
     chosen = labels[rows]

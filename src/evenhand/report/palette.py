@@ -15,11 +15,10 @@ class Look(NamedTuple):
 
 
 BASELINE = "erm"  # what other methods are compared with
-FEATURED = ("evenhand", "even", "tab")  # whose minorities a page shows first
+FEATURED = ("evenhand", "tab")  # whose minorities a page shows first
 METHODS = {
     "erm": Look("#5b6770", "#a3aeb7", "o"),
     "evenhand": Look("#00665c", "#4cc2b1", "*"),
-    "even": Look("#00665c", "#4cc2b1", "*"),
     "tab": Look("#7a4fa3", "#c09be4", "s"),
     "eta_tab": Look("#4c55b8", "#9aa4f5", "^"),
     "minibatch_tab": Look("#b05fb3", "#e3a6e5", "D"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,13 +14,13 @@ from sklearn.base import is_classifier
 from torch import Tensor, nn
 
 from evenhand.core import ranks
-from evenhand.training import log, plugins
+from evenhand.training import log
 from evenhand.training.checkpoint import Histories, claim_together, load_for_all, save_checkpoint, write_curve
 from evenhand.training.data import Split, checksum
 from evenhand.training.estimator_histories import fit, losses_of, probabilities, seeded, softmax, training_of
 from evenhand.training.evaluation import weighted_mean
-from evenhand.training.plan import PLAIN, Fit
-from evenhand.training.record import key_of
+from evenhand.training.keys import Description, is_named
+from evenhand.training.plan import Fit, is_array, scored
 
 if TYPE_CHECKING:
     from evenhand.training.run import Run
@@ -218,18 +217,13 @@ class EstimatorPlan:
     seed: int
 
     def content(self, storage: Callable[[Split], str]) -> dict[str, Any]:
-        """What the key of the stage hashes; a value that is not plain counts with its printed form."""
-        library = type(self.estimator).__module__.split(".")[0]
-        parameters = self.estimator.get_params(deep=True)
+        """What the key of the stage hashes."""
         return {
             "stage": self.stage,
-            "estimator": plugins.definition(self.estimator),
-            "parameters": {
-                name: value if isinstance(value, PLAIN) else repr(value) for name, value in parameters.items()
-            },
-            "library": str(getattr(sys.modules.get(library), "__version__", "")),
+            "estimator": Description(self.estimator).content,
             "x": [storage(split) for split in (self.split, self.val)],
-            "rows": [checksum(split.index, split.rows, split.y) for split in (self.split, self.val)],
+            "rows": checksum(self.split.index, self.split.rows, self.split.y),
+            "val": scored(self.val),
             "weight": "" if self.weight is None else checksum(self.weight),
             "epochs": self.epochs,
             "recorded": self.recorded,
@@ -237,18 +231,15 @@ class EstimatorPlan:
 
     def is_named(self) -> bool:
         """Whether the content says all of what makes this training."""
-        parameters = self.estimator.get_params(deep=True).values()
-        arrays = all(isinstance(split.x, (Tensor, np.ndarray)) for split in (self.split, self.val))
-        return arrays and not any(callable(value) for value in parameters)
+        return is_named(self.estimator) and is_array(self.split) and is_array(self.val)
 
 
-def fit_estimator(run: Run, plan: EstimatorPlan, content: dict[str, Any]) -> EstimatorFit:
+def fit_estimator(run: Run, plan: EstimatorPlan, folder: Path) -> EstimatorFit:
     """Train a classifier, or return what an earlier call has left."""
     if ranks.count() > 1:
         raise ValueError(
             f"stage {plan.stage!r} trains an estimator, which one process does; run it without torchrun"
         )
-    folder = run.path.parent.parent / "stages" / f"{key_of(content)}-s{run.seed}"
     made: list[EstimatorModel] = []
     with claim_together(folder):
         state = load_for_all(folder / f"{SNAPSHOT}.ckpt")

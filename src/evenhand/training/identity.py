@@ -16,6 +16,7 @@ from evenhand.core import ranks
 from evenhand.training import plugins
 from evenhand.training.arithmetic import NUMERICS, Arithmetic, resolve
 from evenhand.training.data import Task, checksum
+from evenhand.training.keys import describe_inputs
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
 
@@ -44,7 +45,8 @@ def identify(
     recipe = (recipe or task.recipe).replace(**changes)
     arithmetic = resolve(task, recipe, device)
     recipe = recipe.replace(precision=arithmetic.precision)
-    content = {"method": method, "hyperparameters": settings, **trained(task, recipe, arithmetic)}
+    shared = trained(task, recipe, arithmetic, describe_inputs(task))
+    content = {"method": method, "hyperparameters": settings, **shared}
     version = plugins.version(module)
     content["version" if isinstance(version, int) else "source"] = version
     groups = {split: getattr(task, split).group for split in plugins.groups_needed(module)}
@@ -53,8 +55,11 @@ def identify(
     return Identity(module, settings, recipe, content)
 
 
-def trained(task: Task, recipe: Recipe, arithmetic: Arithmetic) -> dict[str, Any]:
-    """What decides the numbers of a run and of each of its trainings alike."""
+def trained(task: Task, recipe: Recipe, arithmetic: Arithmetic, inputs: dict[str, Any]) -> dict[str, Any]:
+    """What decides the numbers of a run and of each of its trainings alike.
+
+    `inputs` is what `describe_inputs` gives for the task.
+    """
     content: dict[str, Any] = {
         "task": task.name,
         "data": task.checksum,
@@ -62,6 +67,8 @@ def trained(task: Task, recipe: Recipe, arithmetic: Arithmetic) -> dict[str, Any
         "numerics": NUMERICS,
         "arithmetic": dataclasses.asdict(arithmetic),
     }
+    if inputs:
+        content["inputs"] = inputs
     if ":" in recipe.model:  # a user's own, which may have been edited
         content["model_source"] = plugins.version(importlib.import_module(recipe.model.partition(":")[0]))
     if weights := [split.weight for split in (task.val, task.test) if split.weight is not None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Mapping
@@ -12,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.swa_utils import PARAM_LIST, AveragedModel
 
 from evenhand.core import ranks
 from evenhand.core.history import LossHistory
@@ -74,7 +74,7 @@ class Training:
             for name, optimizer in self.optimizers.items()
         }
         steps = len(batch_sizes(len(train.split), train.batch_size))
-        self.ema = make_ema(self.model, steps) if recipe.average else None
+        self.ema = EMA(self.model, steps) if recipe.average else None
         self._cumulative = None if plan.draw is None else plan.draw.double().cumsum(0)
         self.epoch = 0
         self.log: list[dict[str, Any]] = []
@@ -132,20 +132,21 @@ class Training:
             "histories": None if self.histories is None else self.histories.sums,
             "average": None
             if self.ema is None
-            else {"model": self.ema.module.state_dict(), "taken": int(self.ema.n_averaged)},
+            else {"model": self.ema.module.state_dict(), "taken": self.ema.taken},
             **self.rules.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a state; the histories drop what was recorded after it."""
-        self.adopt(state)
+        self.model.load_state_dict(state["model"])
+        self._load_optimizers(state)
         if isinstance(self.objective, nn.Module):
             self.objective.load_state_dict(state["objective"])
         self.epoch, self.log, self.seconds = state["epoch"], list(state["log"]), state["seconds"]
         self.rules.restore(state)
         if self.ema is not None:
             self.ema.module.load_state_dict(state["average"]["model"])
-            self.ema.n_averaged.fill_(state["average"]["taken"])
+            self.ema.taken = state["average"]["taken"]
         if self.histories is not None:
             self.histories.restore(self.epoch, state["histories"])
 
@@ -156,16 +157,28 @@ class Training:
         if self.histories is not None:
             self.histories.truncate(0)
 
-    def adopt(self, state: dict[str, Any], *, weights_only: bool = False) -> None:
-        """Start from another training's weights, optimiser and learning rate."""
-        self.model.load_state_dict(state["model"])
-        if not weights_only:
-            self._load_states(self.optimizers, state["optimizer"])
-            self._load_states(self.schedulers, state["scheduler"])
+    def adopt(self, state: dict[str, Any]) -> None:
+        """Start from another training's weights; also from its optimiser and learning rate, if they fit."""
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise ValueError(f"start must be a training of the same network: {error}") from error
+        if not self.plan.weights_only and self._fits(state["optimizer"]):
+            self._load_optimizers(state)
 
-    def _load_states(self, parts: Mapping[str, Any], states: dict[str, Any]) -> None:
-        for name, part in parts.items():
-            part.load_state_dict(states[name] if self.plan.has_step else states)
+    def _fits(self, state: dict[str, Any]) -> bool:
+        """Whether an optimiser's state is of the same kind as this training's, for as many weights."""
+
+        def kinds(groups: list[dict[str, Any]]) -> list[tuple[set[str], int]]:
+            return [({*group}, len(group["params"])) for group in groups]
+
+        own = self.optimizers["model"].state_dict()["param_groups"]
+        return kinds(own) == kinds(state.get("param_groups", []))  # there are several where it had a step
+
+    def _load_optimizers(self, state: dict[str, Any]) -> None:
+        for parts, states in ((self.optimizers, state["optimizer"]), (self.schedulers, state["scheduler"])):
+            for name, part in parts.items():
+                part.load_state_dict(states[name] if self.plan.has_step else states)
 
     def _states(self, parts: Mapping[str, Any]) -> Any:
         """What a checkpoint holds of the optimisers, or of their schedulers."""
@@ -297,7 +310,7 @@ class Training:
                 self._zero_gradients()
         if piece.last:
             if self.ema is not None:
-                self.ema.update_parameters(self.model)
+                self.ema.update(self.model)
             self.progress.advance(piece.batch)
         return loss.detach()
 
@@ -381,26 +394,36 @@ def make_optimizer(parameters: list[Any], recipe: Recipe, device: torch.device) 
     )
 
 
-def make_ema(model: nn.Module, steps: int) -> AveragedModel:
+class EMA:
     """A copy of a model whose weights are an exponential moving average over about so many `steps`.
 
     Until then, they are the plain mean over all steps taken. Running statistics are averaged in the same way.
+    torch's `AveragedModel` does the same, but copies its counter to the device in every step.
 
     >>> weights = nn.Linear(1, 1, bias=False)
-    >>> ema = make_ema(weights, steps=2)
+    >>> ema = EMA(weights, steps=2)
     >>> for value in (2.0, 4.0, 8.0):
     ...     _ = weights.weight.data.fill_(value)
-    ...     ema.update_parameters(weights)
+    ...     ema.update(weights)
     >>> ema.module.weight.item()  # of 2 and 4 their mean, then half of the way to 8
     5.5
     """
 
-    def follow(averages: PARAM_LIST, values: PARAM_LIST, _taken: Tensor | int) -> None:
-        if averages[0].is_floating_point():  # all have one type
-            share = 1 / min(int(ema.n_averaged) + 1, max(steps, 1))  # on the CPU, so no device is waited for
-            torch._foreach_lerp_(averages, values, share)  # as swa_utils does: one launch for all weights
-        else:
-            torch._foreach_copy_(averages, values)
+    def __init__(self, model: nn.Module, steps: int) -> None:
+        self.module = copy.deepcopy(model).requires_grad_(False)
+        self.steps, self.taken = max(steps, 1), 0  # how many, and how many there were
 
-    ema = AveragedModel(model, multi_avg_fn=follow, use_buffers=True).requires_grad_(False)
-    return ema
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Take the weights after one more step; a launch for all weights of one type, and no wait."""
+        self.taken += 1
+        kinds: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+        parts = ([*each.parameters(), *each.buffers()] for each in (self.module, model))
+        for average, value in zip(*parts, strict=True):
+            kinds.setdefault(average.dtype, []).append((average, value))
+        for kind, pairs in kinds.items():
+            averages, values = map(list, zip(*pairs, strict=True))
+            if kind.is_floating_point and self.taken > 1:
+                torch._foreach_lerp_(averages, values, 1 / min(self.taken, self.steps))
+            else:
+                torch._foreach_copy_(averages, values)

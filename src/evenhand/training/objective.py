@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -39,6 +40,33 @@ def is_separable(objective: object) -> bool:
 def has_step(objective: object) -> bool:
     """Whether an objective updates the weights itself, in `step(model, batch, optimizers) -> loss`."""
     return callable(getattr(objective, "step", None))
+
+
+@contextlib.contextmanager
+def left_as_it_was(objective: object) -> Iterator[None]:
+    """Give an objective back its state after a training, so that one training never changes another.
+
+    Whether a training was computed or reused, the object is the same afterwards, and the next stage that uses
+    it begins alike.
+    """
+    modules = list(objective.modules()) if isinstance(objective, nn.Module) else []
+    before = [
+        (
+            module,
+            module.training,
+            [(parameter, parameter.detach().clone()) for parameter in module.parameters(recurse=False)],
+            {name: buffer.clone() for name, buffer in module.named_buffers(recurse=False)},
+        )
+        for module in modules
+    ]
+    try:
+        yield
+    finally:
+        for module, training, parameters, buffers in before:
+            module.training = training
+            for parameter, value in parameters:
+                parameter.data, parameter.grad = value, None
+            module._buffers.update(buffers)
 
 
 @separable

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +16,7 @@ from evenhand.training.arithmetic import Arithmetic
 from evenhand.training.batches import Transform
 from evenhand.training.checkpoint import Histories
 from evenhand.training.data import Split, checksum
+from evenhand.training.keys import Description, describe_callable, is_named
 from evenhand.training.objective import Objective, has_step, is_separable
 from evenhand.training.plugins import definition
 from evenhand.training.recipe import Recipe
@@ -25,7 +24,6 @@ from evenhand.training.store import Damaged
 
 Factory = Callable[[], nn.Module]
 Score = Callable[[Tensor, Split], float]  # (logits (samples, classes) float32 on the CPU, split) -> score
-PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -156,9 +154,8 @@ class Plan:
         transform, a dataset, or where another training stood, may be anything.
         """
         given = [self.objective, self.model, self.score]
-        ours = all(each is None or _is_ours(each) for each in given)
-        splits = [self.split] if self.val is None else [self.split, self.val]
-        arrays = all(isinstance(split.x, (Tensor, np.ndarray)) for split in splits)
+        ours = all(each is None or is_named(each) for each in given)
+        arrays = is_array(self.split) and (self.val is None or is_array(self.val))
         return ours and arrays and self.transform is None and self.start is None
 
     @property
@@ -183,9 +180,9 @@ class Plan:
         more = {
             "x": "" if (inputs := storage(self.split)) == "train" else inputs,
             "environments": "" if self.environments is None else checksum(self.environments),
-            "val": "" if self.val is None else f"{storage(self.val)} {_scored(self.val)}",
-            "model": "" if self.model is None else described(self.model),
-            "score": "" if self.score is None else definition(self.score),
+            "val": "" if self.val is None else f"{storage(self.val)} {scored(self.val)}",
+            "model": "" if self.model is None else Description(self.model).content,
+            "score": "" if self.score is None else describe_callable(self.score),
             "train_only": self.train_only,
         }
         return {
@@ -196,45 +193,19 @@ class Plan:
             "transform": "" if self.transform is None else definition(self.transform),
             "draw": "" if self.draw is None else checksum(self.draw),
             "choose": "" if self.choose is None else checksum(self.choose),
-            "start": "" if self.start is None else f"{self.start.folder.name}@{self.start.epochs}",
+            "start": "" if self.start is None else f"{self.start.folder.name}@{self.start.snapshot}",
             "stop": self.stop,
             "salt": self.salt,
             "recorded": self.recorded,  # such a training is checked in every epoch
         }
 
 
-def described(factory: Factory) -> dict[str, Any]:
-    """The definition of a function with those of its arguments and closed-over names that are plain values.
-
-    >>> described(functools.partial(nn.Linear, 3, out_features=2))["values"]
-    {'0': 3, 'out_features': 2}
-    """
-    values: dict[str, Any] = {}
-    if isinstance(factory, functools.partial):
-        values = {str(number): value for number, value in enumerate(factory.args)} | factory.keywords
-        factory = factory.func
-    cells = getattr(factory, "__closure__", None) or ()
-    for name, cell in zip(factory.__code__.co_freevars if cells else (), cells, strict=True):
-        values[name] = cell.cell_contents
-    known = {
-        name: checksum(value) if isinstance(value, (Tensor, np.ndarray)) else value
-        for name, value in values.items()
-        if isinstance(value, (Tensor, np.ndarray, *PLAIN))
-    }
-    return {**definition(factory), "values": known}
+def is_array(split: Split) -> bool:
+    """Whether a checksum says all of the inputs; of a dataset, only some items are looked at."""
+    return isinstance(split.x, (Tensor, np.ndarray))
 
 
-def _is_ours(function: Any) -> bool:
-    """Whether this is a function of this package under its own name, or one with plain arguments."""
-    if isinstance(function, functools.partial):
-        values = (*function.args, *function.keywords.values())
-        return _is_ours(function.func) and all(isinstance(value, PLAIN) for value in values)
-    module = getattr(function, "__module__", "") or ""
-    name = getattr(function, "__qualname__", "")
-    return module.startswith("evenhand.") and getattr(sys.modules.get(module), name, None) is function
-
-
-def _scored(split: Split) -> str:
+def scored(split: Split) -> str:
     """What of validation samples, besides their inputs, decides when a training stops."""
     parts = (split.rows, split.y, *(part for part in (split.group, split.weight) if part is not None))
     return checksum(*parts)

@@ -19,6 +19,8 @@ from typing import Any
 
 from evenhand.training.recipe import Recipe
 
+RENAMED = {"even": "evenhand"}  # earlier names of methods, which old records still have
+
 
 @dataclass(frozen=True)
 class Declared:
@@ -131,6 +133,8 @@ def load(package: str, name: str, function: str) -> ModuleType:
     kind = package.rpartition(".")[2].rstrip("s")
     if "." not in name:
         known = describe(package, function)
+        if kind == "method" and name in RENAMED:
+            raise ValueError(f"the method {name!r} is now called {RENAMED[name]!r}; use that name")
         if name not in known:
             raise ValueError(
                 f"unknown {kind} {name!r}; known {kind}s are {', '.join(known)}, "
@@ -184,31 +188,38 @@ def groups_needed(module: ModuleType | None) -> tuple[str, ...]:
 def version(module: ModuleType | None) -> int | str:
     """What a module's results depend on: the VERSION of one of ours, the checksum of a user's text.
 
-    Renames and prose change no VERSION. It is raised when the module's numbers change. The text of a module
-    that has none, such as a notebook, is empty.
+    Renames and prose change no VERSION. It is raised when the module's numbers change. A module of ours
+    without one belongs to the engine, whose version is NUMERICS. The text of a notebook is empty.
     """
-    number = getattr(module, "VERSION", None)
-    if isinstance(number, int) and module is not None and module.__name__.startswith("evenhand."):
-        return number
-    try:
-        text = inspect.getsource(module) if module is not None else ""
-    except (OSError, TypeError):
-        text = ""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    package = getattr(module, "__name__", "").partition(".")[0]
+    if package == "evenhand":
+        return int(getattr(module, "VERSION", 0))
+    return 0 if package == "torch" else _text_digest(module)
 
 
 def definition(thing: object) -> dict[str, int | str]:
     """The name of a function, or of an object's class, and the version of its module.
+
+    In a notebook, its own text stands for its module's.
 
     >>> definition(definition)["name"]
     'evenhand.training.plugins.definition'
     """
     thing = thing.func if isinstance(thing, functools.partial) else thing
     named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
-    return {
-        "name": f"{named.__module__}.{named.__qualname__}",
-        "version": version(sys.modules.get(named.__module__)),
-    }
+    module = getattr(named, "__module__", None) or ""
+    found = version(sys.modules.get(module))
+    if found == _text_digest(None):
+        found = _text_digest(named)
+    return {"name": f"{module}.{named.__qualname__}", "version": found}
+
+
+def _text_digest(source: Any) -> str:
+    try:
+        text = inspect.getsource(source) if source is not None else ""
+    except (OSError, TypeError):
+        text = ""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def check_values(function: Any, values: dict[str, Any], owner: str) -> dict[str, Any]:

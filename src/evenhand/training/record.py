@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.training import manifest
+from evenhand.training import manifest, plugins
 from evenhand.training.store import (
     COUNT,
     NUMBER,
@@ -68,7 +68,9 @@ class Record:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Task, data checksum, method, hyperparameters, recipe, arithmetic, seed, stages; versions."""
-        return read_checked(self.file("config.json"), CONFIG, "the settings of a run")
+        content = read_checked(self.file("config.json"), CONFIG, "the settings of a run")
+        method = str(content["method"])
+        return {**content, "method": plugins.RENAMED.get(method, method)}
 
     @cached_property
     def older(self) -> bool:

@@ -17,7 +17,7 @@ from evenhand.core import ranks
 from evenhand.core.arrays import as_whole
 from evenhand.core.partition import Partition, of_mask
 from evenhand.core.rebalance import Balanced
-from evenhand.training import log, plugins, progress, sync
+from evenhand.training import log, progress, sync
 from evenhand.training.arithmetic import num_steps, resolve
 from evenhand.training.batches import Batches, Source, Transform
 from evenhand.training.checkpoint import Histories, claim_together, load_for_all, write_curve
@@ -25,11 +25,12 @@ from evenhand.training.cuda_graphs import allow_kernels
 from evenhand.training.data import Batch, Split, Task, as_input, checksum, content_of
 from evenhand.training.evaluation import features, logits
 from evenhand.training.identity import trained
+from evenhand.training.keys import Description, describe_callable, describe_inputs
 from evenhand.training.loop import Training
 from evenhand.training.manifest import is_intact, write_digested
 from evenhand.training.models import make_model
-from evenhand.training.objective import Objective, cross_entropy
-from evenhand.training.plan import Factory, Fit, Plan, Score
+from evenhand.training.objective import Objective, cross_entropy, left_as_it_was
+from evenhand.training.plan import Factory, Fit, Plan, Score, is_array, scored
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
 from evenhand.training.store import Damaged
@@ -60,12 +61,13 @@ class Run:
         self.recipe = recipe.replace(precision=self.arithmetic.precision)
         self.task, self.seed, self.path, self.device = task, seed, path, device
         # Histories are indexed by position in the training set, whatever the split was taken from.
-        self.train = dataclasses.replace(task.train, index=torch.arange(len(task.train)))
+        self.train = self._all = dataclasses.replace(task.train, index=torch.arange(len(task.train)))
         self.val = task.val
         self.stages: dict[str, Fit] = {}
         self.partition: Partition | None = None
         self.balanced: Balanced | np.ndarray | None = None
         self._identity = identity
+        self._inputs = describe_inputs(task)
         self._show = (show or progress.choose()) if ranks.first() else progress.Silent()
         self._sources: dict[int, Source] = {}
         self._storages: dict[int, tuple[object, str]] = {}
@@ -143,8 +145,9 @@ class Run:
         - `model`: a function without arguments that makes another network than the recipe's.
         - `stop`: "val" or "train", the accuracy whose rise is awaited, or a number of epochs.
         - `train_only`: "head" leaves all weights but the last layer's, and the batch statistics, as they are.
-        - `start`: continue from another training's weights and optimiser; with `train_only`, or an objective
-          that has a step of its own, from its weights alone.
+        - `start`: continue from another training's weights, and with its optimiser. The optimiser is fresh
+          where the two train different parameters (`train_only`, those of an objective, a step of its own) or
+          with another kind of optimiser.
         - `record`: keep the loss of every training and validation sample in every epoch.
         - `again`: where nothing was learned, begin again with other weights, twice at most.
 
@@ -158,6 +161,7 @@ class Run:
         # The recipe is part of all keys.
         if train_only not in (None, "head"):
             raise ValueError(f"train_only must be 'head' or None, got {train_only!r}")
+        split = self.train if split is None and self.train is not self._all else split
         changes = (
             split,
             objective,
@@ -173,6 +177,11 @@ class Run:
         )
         shared = all(change is None for change in changes)
         rows = self.train.without_groups() if shared else self.train if split is None else split
+        if start is not None and start.snapshot == "estimator":
+            raise ValueError(
+                f"start must be a training of a network, but {start.folder.name} is of an estimator; train "
+                "the network from scratch"
+            )
         factory = model or (None if start is None else start.factory)
         if choose is not None and score is not None:
             raise ValueError("choose and score both decide which check is kept; give one of them")
@@ -240,6 +249,7 @@ class Run:
         from evenhand.training import estimator as estimators
 
         estimators.check(estimator, record=record)
+        split = self.train if split is None and self.train is not self._all else split
         shared = all(change is None for change in (split, sample_weight, val))
         weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         rows = self.train if split is None else split
@@ -260,9 +270,14 @@ class Run:
             seed=self.seed,
         )
         content = {"task": self.task.name, "data": self.task.checksum, **plan.content(self._storage)}
-        if not plan.is_named() or self.val is not self.task.val:
+        if self._inputs:
+            content["inputs"] = self._inputs
+        if not plan.is_named():
             content["run"] = self._identity
-        fit = self.stages[stage] = estimators.fit_estimator(self, plan, content)
+        folder = self._folder(content)
+        if not Description(estimator).complete:
+            self._check_unused(stage, folder, (estimator,), "estimator")
+        fit = self.stages[stage] = estimators.fit_estimator(self, plan, folder)
         return fit
 
     def predict(self, model: nn.Module, split: Split) -> Tensor:
@@ -310,15 +325,17 @@ class Run:
             array = compute()
             return npy_parts(iter([array]), len(array))
 
-        return self._kept(fit.folder / f"{name}-at{fit.epochs}.npy", parts)
+        return self._kept(fit.folder / f"{name}-{fit.snapshot}.npy", parts)
 
     def features(self, source: Fit | nn.Module, split: Split) -> np.ndarray:
         """What a model gives to its last layer for these samples, (samples, dimensions) float32.
 
         In evaluation mode, not augmented. Features of a training are kept in its folder, and those of a
-        module in the run's, so that they are computed once. They are memory-mapped.
+        module in the run's, so that they are computed once. They are memory-mapped and read-only.
         """
-        return self._features(source, split).numpy()
+        found = self._features(source, split).numpy()
+        found.flags.writeable = False  # other calls get the same memory
+        return found
 
     def feature_split(self, source: Fit | nn.Module, split: Split) -> Split:
         """The same samples with their features for inputs, so that a last layer can be trained on them."""
@@ -341,19 +358,22 @@ class Run:
         return array
 
     def _features(self, source: Fit | nn.Module, split: Split) -> Tensor:
+        def compute() -> Iterator[np.ndarray]:
+            model = source.model if isinstance(source, Fit) else source
+            batches = self._batches(split.without_groups(), eval_batch_size(self.recipe))
+            return features(model.to(self.device), batches, self.recipe)
+
         if isinstance(source, Fit):
             folder, name = source.folder, source.snapshot
         else:
-            folder, name = self.path / "features", _weights_checksum(source)
+            description = Description(source)
+            if not description.complete:  # what it computes may change without a trace
+                return torch.from_numpy(np.concatenate(list(compute())))
+            folder, name = self.path / "features", key_of(description.content)
         path = folder / f"features-{name}-{checksum(self._storage(split), split.rows)}.npy"
         if path not in self._feature_files:
-
-            def parts() -> Iterator[bytes]:
-                model = source.model if isinstance(source, Fit) else source
-                batches = self._batches(split.without_groups(), eval_batch_size(self.recipe))
-                return npy_parts(features(model.to(self.device), batches, self.recipe), len(split))
-
-            self._feature_files[path] = torch.from_numpy(self._kept(path, parts))
+            found = self._kept(path, lambda: npy_parts(compute(), len(split)))
+            self._feature_files[path] = torch.from_numpy(found)
         return self._feature_files[path]
 
     def _check_recorded(self, recorded: bool, val: Split | None) -> None:
@@ -362,6 +382,11 @@ class Run:
                 "record keeps the losses of the run's validation samples, but val holds others; give these "
                 "samples, such as features of run.val, or fit without record"
             )
+
+    def _check_unused(self, stage: str, folder: Path, used: tuple[object, ...], what: str) -> None:
+        """Refuse what the key of a training does not tell apart from what the training was made with."""
+        if self._used.setdefault(folder, used) != used:
+            raise ValueError(f"stage {stage!r} is used twice with another {what}; name each")
 
     def _model_seed(self, salt: int) -> int:
         return self.seed * 1000 + salt
@@ -379,11 +404,8 @@ class Run:
             separable=not plan.has_step,
         )
         used = (plan.objective, plan.transform, plan.score, plan.model)
-        if self._used.setdefault(folder, used) != used:
-            raise ValueError(
-                f"stage {plan.stage!r} is used twice with another objective, transform, score or model; "
-                "name each"
-            )
+        if not plan.is_named():
+            self._check_unused(plan.stage, folder, used, "objective, transform, score or model")
         with claim_together(folder):
             epochs, seconds = self._reach(plan, folder)
         return Fit(
@@ -391,25 +413,34 @@ class Run:
         )
 
     def _stage_folder(self, plan: Plan) -> Path:
-        content = {**trained(self.task, plan.recipe, plan.arithmetic), "stage": plan.stage}
-        content["objective"] = plugins.definition(plan.objective)
+        content = {**trained(self.task, plan.recipe, plan.arithmetic, self._inputs), "stage": plan.stage}
+        content["objective"] = describe_callable(plan.objective)
         if not plan.shared:
             content.update(plan.dependencies(self._storage))
         if plan.score is not None and plan.val is None and self.val.group is not None:
             content["val_groups"] = checksum(self.val.group)  # which the score may read
-        if self.val is not self.task.val or not (plan.shared or plan.is_named()):
+        named = plan.shared or plan.is_named()
+        if plan.val is None and self.val is not self.task.val:
+            content["val"] = f"{self._storage(self.val)} {scored(self.val)}"
+            named = named and is_array(self.val)
+        if not named:
             content["run"] = self._identity
+        return self._folder(content)
+
+    def _folder(self, content: dict[str, Any]) -> Path:
+        """Where a training with this content of its key is kept."""
         return self.path.parent.parent / "stages" / f"{key_of(content)}-s{self.seed}"
 
     def _storage(self, split: Split) -> str:
         """The name of a split's inputs: that of the task's own split, or else a checksum."""
+        ready = " ready" if split.ready else ""  # neither augmented nor normalised
         for name in ("train", "val"):
             if split.x is getattr(self.task, name).x:
-                return name
+                return name + ready
         known = self._storages.get(id(split.x))
         if known is None:  # kept with the inputs, so that no others get their identity
             known = self._storages[id(split.x)] = (split.x, checksum(*content_of(split)))
-        return known[1]
+        return known[1] + ready
 
     def _reach(self, plan: Plan, folder: Path) -> tuple[int, float]:
         """Bring a training to where it is asked to stop; gives the epochs and seconds it then has."""
@@ -425,14 +456,15 @@ class Run:
         if last is not None and isinstance(plan.stop, int) and last["epoch"] > plan.stop:
             share = plan.stop / last["epoch"]  # the history is there; the weights are not, see _read
             return plan.stop, last["seconds"] * share
-        training = self._training(plan, folder)
-        if last is not None and not plan.lost(last):
-            training.restore(last)
-            log.note("%s: continues after epoch %d in %s", plan.stage, training.epoch, folder.name)
-        else:
-            training.start_over()
-            log.note("%s: begins in %s", plan.stage, folder.name)
-        training.run(plan.stop)
+        with left_as_it_was(plan.objective):
+            training = self._training(plan, folder)
+            if last is not None and not plan.lost(last):
+                training.restore(last)
+                log.note("%s: continues after epoch %d in %s", plan.stage, training.epoch, folder.name)
+            else:
+                training.start_over()
+                log.note("%s: begins in %s", plan.stage, folder.name)
+            training.run(plan.stop)
         log.note("%s: %d epochs, %.1f s in all", plan.stage, training.epoch, training.seconds)
         return training.epoch, training.seconds
 
@@ -469,7 +501,7 @@ class Run:
             progress=self._show,
         )
         if plan.start is not None:
-            training.adopt(plan.start.load()[1], weights_only=plan.weights_only)
+            training.adopt(plan.start.load()[1])
         return training
 
     def _batches(self, split: Split, batch_size: int, **options: Any) -> Batches:
@@ -494,12 +526,6 @@ def npy_parts(blocks: Iterator[np.ndarray], num_rows: int) -> Iterator[bytes]:
             np.lib.format.write_array_header_1_0(header, about)
             yield header.getvalue()
         yield np.ascontiguousarray(block).tobytes()
-
-
-def _weights_checksum(model: nn.Module) -> str:
-    """What tells a model apart: its layers and their weights."""
-    state = {name: value.detach().cpu().float() for name, value in model.state_dict().items()}
-    return checksum(type(model).__qualname__, str(model), *state, *state.values())
 
 
 def _environments(given: Tensor | np.ndarray, num_rows: int) -> Tensor:

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,9 @@ _LIMITS: dict[Any, tuple[Any, float, float]] = {  # schema -> types, least and l
     COUNT: (int, 1, 2**63 - 1),
     int: (int, -(2**63), 2**63 - 1),
 }
+
+
+_held = threading.local()  # the folders that each thread holds
 
 
 class Damaged(ValueError):
@@ -152,8 +156,13 @@ def set_aside(path: Path, reason: object) -> None:
 def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold a folder for this process; the kernel gives it up when the process dies, however it dies.
 
-    Without `wait`, a folder that another process holds raises BlockingIOError that names the owner.
+    Without `wait`, a folder that another process holds raises BlockingIOError that names the owner. A thread
+    that holds the folder may claim it again inside.
     """
+    held = _held.__dict__.setdefault("folders", set())
+    if (place := folder.absolute()) in held:
+        yield
+        return
     with _opened(folder / "claim", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -165,9 +174,11 @@ def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
         file.flush()
         for orphan in folder.glob(".*.tmp"):  # only the holder writes here: its writer was killed
             orphan.unlink(missing_ok=True)
+        held.add(place)
         try:
             yield
         finally:
+            held.remove(place)
             file.truncate(0)
             fcntl.flock(file, fcntl.LOCK_UN)
 

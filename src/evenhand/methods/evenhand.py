@@ -1,4 +1,4 @@
-"""Even: split by how often a bias-seeking model errs, train again on even parts, keep what serves both."""
+"""Evenhand: split by how often a biased model errs, train again on even parts, keep what serves both."""
 
 from __future__ import annotations
 

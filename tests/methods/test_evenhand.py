@@ -1,4 +1,4 @@
-"""Even: its split, its validation weights, and what it does of all that when it trains."""
+"""Evenhand: its split, its validation weights, and what it does of all that when it trains."""
 
 import dataclasses
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from evenhand import Partition, Recipe, Split, Task, execute, partition
 from evenhand.core.rebalance import rebalance
 from evenhand.core.summary import summarise
-from evenhand.methods import even, tab
+from evenhand.methods import evenhand, tab
 from evenhand.training.data import Batch
 from evenhand.training.progress import Silent
 
@@ -34,22 +34,22 @@ SWITCHES = [
 def test_the_second_training_is_asked_for_what_the_first_has_shown(tmp_path: Path, monkeypatch) -> None:
     run = make_run(made_task(0.95), tmp_path)
     asked = asked_of(run, monkeypatch)
-    even.train(run, draw="fresh")
+    evenhand.train(run, draw="fresh")
     assert run.partition.minority.any(), "the test needs a minority"
     first = run.stages["identifier"]
     means = (1 - np.exp(-np.asarray(first.losses, np.float64))).mean(1).astype(np.float32)
-    parts = even.as_far_as_clear(partition(means, run.train.y), means)
+    parts = evenhand.as_far_as_clear(partition(means, run.train.y), means)
     np.testing.assert_array_equal(run.partition.minority, parts.minority)
     np.testing.assert_allclose(asked["draw"], tab.even_chances(parts))
     val_means = (1 - np.exp(-np.asarray(first.val_losses, np.float64))).mean(1)
-    minority = even.joined(parts, means, val_means, run.val.y)
-    assert torch.equal(asked["choose"], even.even_weights(run.val.y, minority))
+    minority = evenhand.joined(parts, means, val_means, run.val.y)
+    assert torch.equal(asked["choose"], evenhand.even_weights(run.val.y, minority))
     assert asked["split"] is None and asked["recipe"].average and asked["recipe"].keep == "best"
 
 
 def test_with_every_ingredient_taken_away_it_is_tab(tmp_path: Path) -> None:
     off = {"identifier": "erm", "summary": "history", "average": False, "keep": "last"}
-    model = even.train(make_run(small_task(), tmp_path / "even"), **off)
+    model = evenhand.train(make_run(small_task(), tmp_path / "evenhand"), **off)
     assert same_weights(model, tab.train(make_run(small_task(), tmp_path / "tab")))
 
 
@@ -59,7 +59,7 @@ def test_every_switch_changes_what_is_asked_for(tmp_path: Path, monkeypatch, swi
     for settings in ({}, switch):
         run = make_run(small_task(), tmp_path, **settings)
         seen = asked_of(run, monkeypatch)
-        even.train(run, **settings)
+        evenhand.train(run, **settings)
         draw = None if seen["draw"] is None else seen["draw"].tolist()
         weight = None if seen["choose"] is None else seen["choose"].tolist()
         rows = None if seen["split"] is None else seen["split"].index.tolist()
@@ -72,7 +72,7 @@ def test_variants_share_the_identifier_and_have_the_same_weights_as_alone(tmp_pa
     for place in ("shared", "shared", "alone"):
         settings = {"average": False} if stages else {}
         run = {"runs": tmp_path / place, "device": "cpu", "show": Silent()}
-        record = execute(small_task(), "even", settings, **run)
+        record = execute(small_task(), "evenhand", settings, **run)
         weights.append((record.path / "model.safetensors").read_bytes())
         stages.append({name: stage["folder"] for name, stage in record.config["stages"].items()})
     assert stages[0]["identifier"] == stages[1]["identifier"] and stages[0]["model"] != stages[1]["model"]
@@ -100,14 +100,14 @@ def made_task(aligned: float) -> Task:
 
 def test_samples_that_break_the_shortcut_are_found_and_learned(tmp_path: Path) -> None:
     runs = {"runs": tmp_path, "device": "cpu", "show": Silent()}
-    plain, evened = (execute(made_task(0.95), name, **runs).metrics for name in ("erm", "even"))
+    plain, evened = (execute(made_task(0.95), name, **runs).metrics for name in ("erm", "evenhand"))
     assert evened["identification"]["identified"] > 0.6 and evened["identification"]["purity"] > 0.8
     assert evened["test"]["wga"] > plain["test"]["wga"] + 0.2
 
 
 def test_without_a_shortcut_it_costs_no_accuracy(tmp_path: Path) -> None:
     runs = {"runs": tmp_path, "device": "cpu", "show": Silent()}
-    plain, evened = (execute(made_task(0.5), name, **runs).metrics for name in ("erm", "even"))
+    plain, evened = (execute(made_task(0.5), name, **runs).metrics for name in ("erm", "evenhand"))
     assert evened["test"]["accuracy"] > plain["test"]["accuracy"] - 0.03
 
 
@@ -128,7 +128,7 @@ def test_a_minority_is_found_and_used_without_any_group(tmp_path: Path, keep: st
             "show": Silent(),
             "recipe": task.recipe.replace(epochs=6),
         }
-        record = execute(task, "even", {"keep": keep}, **run)
+        record = execute(task, "evenhand", {"keep": keep}, **run)
         assert (record.partition.sizes[:, 1] > 0).all()
         weights.append((record.path / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
@@ -141,12 +141,12 @@ def test_a_samples_gradient_is_that_of_the_cross_entropy_times_its_probability_t
     logits = torch.tensor([[3.0, -1.0, 0.5], [0.2, -6.0, 1.0]], requires_grad=True)
     y = torch.tensor([0, 1])
     batch = Batch(x=logits, y=y, index=y, row=y)
-    (own,) = torch.autograd.grad(even.generalised_cross_entropy(lambda x: x, batch), logits)
+    (own,) = torch.autograd.grad(evenhand.generalised_cross_entropy(lambda x: x, batch), logits)
     (plain,) = torch.autograd.grad(F.cross_entropy(logits, y), logits)
     p = logits.softmax(1)[torch.arange(2), y].detach()
     torch.testing.assert_close(own, plain * p[:, None] ** 0.7)
     expected = ((1 - p**0.7) / 0.7).mean()
-    torch.testing.assert_close(even.generalised_cross_entropy(lambda x: x, batch).detach(), expected)
+    torch.testing.assert_close(evenhand.generalised_cross_entropy(lambda x: x, batch).detach(), expected)
 
 
 # -- the split -------------------------------------------------------------------------------------------
@@ -157,12 +157,12 @@ def test_a_minority_of_one_is_none() -> None:
     labels = np.array([0] * 21 + [1] * 22)
     parts = partition(errors, labels)
     assert parts.sizes.tolist() == [[20, 1], [20, 2]]
-    clear = even.as_far_as_clear(parts, errors)
+    clear = evenhand.as_far_as_clear(parts, errors)
     assert clear.sizes.tolist() == [[21, 0], [20, 2]]
     assert clear.minority.tolist() == [False] * 41 + [True] * 2
     assert clear.unsplit == {0: "split no clearer than by one odd sample"} and clear.strength == 1
     assert clear.separation.tolist() == [0, 1], "nothing is separated in a class that is left whole"
-    none = even.as_far_as_clear(partition(errors[:21], labels[:21]), errors[:21])
+    none = evenhand.as_far_as_clear(partition(errors[:21], labels[:21]), errors[:21])
     assert not none.minority.any() and none.strength == 1, "no split is left, so there is nothing to doubt"
 
 
@@ -170,7 +170,7 @@ def test_a_minority_of_one_is_none() -> None:
 def test_two_samples_are_a_minority_if_they_explain_more_than_one_could(error: float, found: int) -> None:
     """Of 22 samples, two that err explain 2 * 20 / 22 times the square of their error: 0.97 and 1.02."""
     errors = np.array([0.0] * 20 + [error] * 2, np.float32)
-    parts = even.as_far_as_clear(partition(errors, np.zeros(22, int)), errors)
+    parts = evenhand.as_far_as_clear(partition(errors, np.zeros(22, int)), errors)
     assert parts.sizes.tolist() == [[22 - found, found]]
 
 
@@ -179,7 +179,7 @@ def test_what_explains_more_than_an_even_spread_is_clear(power: float, strength:
     """Of the powers of evenly spread numbers a cut explains (2 k + 1) / (k + 1)^2: 0.738 and 0.763."""
     spread = np.linspace(-1, 1, 1001)
     errors = (0.5 + np.sign(spread) * abs(spread) ** power / 2).astype(np.float32)
-    parts = even.as_far_as_clear(partition(errors, np.zeros(1001, int)), errors)
+    parts = evenhand.as_far_as_clear(partition(errors, np.zeros(1001, int)), errors)
     assert parts.separation[0] == pytest.approx((2 * power + 1) / (power + 1) ** 2, abs=0.001)
     assert parts.strength == strength
 
@@ -192,7 +192,7 @@ def test_samples_that_are_more_or_less_hard_are_rebalanced_half_way() -> None:
 
     def judged(*classes: np.ndarray) -> Partition:
         errors = np.concatenate(classes).astype(np.float32)
-        return even.as_far_as_clear(partition(errors, labels), errors)
+        return evenhand.as_far_as_clear(partition(errors, labels), errors)
 
     explained = partition(hump.astype(np.float32), labels[:101]).separation[0]
     assert explained < 0.7, "the test needs a hump"
@@ -217,7 +217,7 @@ def test_what_is_left_is_a_partition_whose_minorities_have_at_least_two(rows: li
     labels, errors = (np.array(column) for column in zip(*rows, strict=True))
     errors = errors.astype(np.float32)
     before = partition(errors, labels)
-    after = even.as_far_as_clear(before, errors)
+    after = evenhand.as_far_as_clear(before, errors)
     after._check()
     assert ((after.sizes[:, 1] == 0) | (after.sizes[:, 1] >= 2)).all()
     for position, label in enumerate(after.classes):
@@ -237,30 +237,30 @@ def test_what_is_left_is_a_partition_whose_minorities_have_at_least_two(rows: li
 def test_a_validation_sample_joins_the_nearer_part_of_its_class() -> None:
     errors = np.array([0.1, 0.1, 0.1, 0.9, 0.9, 0.3, 0.3], np.float32)
     parts = partition(errors, np.array([0, 0, 0, 0, 0, 1, 1]))
-    joined = even.joined(parts, errors, np.array([0.49, 0.51, 0.99]), torch.tensor([0, 0, 1]))
+    joined = evenhand.joined(parts, errors, np.array([0.49, 0.51, 0.99]), torch.tensor([0, 0, 1]))
     assert joined.tolist() == [False, True, False]
 
 
 def test_both_parts_of_a_class_weigh_the_same_and_classes_keep_their_weight() -> None:
     minority = np.array([True, False, False, False] + [False] * 5)
-    weight = even.even_weights(torch.tensor([0, 0, 0, 0, 2, 2, 2, 2, 2]), minority)
+    weight = evenhand.even_weights(torch.tensor([0, 0, 0, 0, 2, 2, 2, 2, 2]), minority)
     np.testing.assert_allclose(weight, [2, 2 / 3, 2 / 3, 2 / 3, 1, 1, 1, 1, 1], rtol=1e-6)
 
 
 def test_half_way_a_minority_weighs_the_root_of_what_it_would() -> None:
     minority = np.array([True, False, False, False, False] + [False] * 3)
     y = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])
-    full, half = even.even_weights(y, minority), even.even_weights(y, minority, 0.5)
+    full, half = evenhand.even_weights(y, minority), evenhand.even_weights(y, minority, 0.5)
     assert (full[0] / full[1], half[0] / half[1]) == (4, 2) and half[5:].tolist() == [1, 1, 1]
 
 
 def test_an_unclear_split_is_used_half_way_in_training_and_in_choosing(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(even, "EVEN_SPREAD", 1.1)  # so nothing is clear
+    monkeypatch.setattr(evenhand, "EVEN_SPREAD", 1.1)  # so nothing is clear
     asked = {}
     for draw in ("repeated", "fresh"):
         run = make_run(made_task(0.95), tmp_path, draw=draw)
         asked[draw] = asked_of(run, monkeypatch)
-        even.train(run, draw=draw)
+        evenhand.train(run, draw=draw)
     large, small = run.partition.sizes.T
     assert run.partition.strength == 0.5 and (large > 4 * small).all(), "the test needs minorities"
     rows = asked["repeated"]["split"].index.numpy()
@@ -274,16 +274,16 @@ def test_an_unclear_split_is_used_half_way_in_training_and_in_choosing(tmp_path:
     assert len(asked["fresh"]["choose"].unique()) > 1, "the test needs a validation minority"
     means = summarise(run.stages["identifier"].losses, "error")
     val_means = summarise(run.stages["identifier"].val_losses, "error")
-    minority = even.joined(run.partition, means, val_means, run.val.y)
-    torch.testing.assert_close(asked["fresh"]["choose"], even.even_weights(run.val.y, minority) ** 0.5)
+    minority = evenhand.joined(run.partition, means, val_means, run.val.y)
+    torch.testing.assert_close(asked["fresh"]["choose"], evenhand.even_weights(run.val.y, minority) ** 0.5)
 
 
 def test_a_split_in_full_is_the_clear_one_whose_strength_is_1(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(even, "EVEN_SPREAD", 1.1)  # so nothing is clear
+    monkeypatch.setattr(evenhand, "EVEN_SPREAD", 1.1)  # so nothing is clear
     parts = {}
     for split in ("clear", "full"):
         run = make_run(made_task(0.95), tmp_path, split=split)
-        even.train(run, split=split)
+        evenhand.train(run, split=split)
         parts[split] = run.partition
     assert (parts["clear"].strength, parts["full"].strength) == (0.5, 1)
     assert np.array_equal(parts["clear"].minority, parts["full"].minority) and parts["full"].minority.any()
@@ -291,7 +291,7 @@ def test_a_split_in_full_is_the_clear_one_whose_strength_is_1(tmp_path: Path, mo
 
 def test_the_numbers_are_those_of_the_summary(tmp_path: Path) -> None:
     run = make_run(small_task(), tmp_path, seed=3)
-    even.train(run, summary="loss")
+    evenhand.train(run, summary="loss")
     wanted = partition(summarise(run.stages["identifier"].losses, "loss"), run.train.y)
     np.testing.assert_array_equal(run.partition.minority, wanted.minority)
     assert np.array_equal(run.balanced, rebalance(wanted, seed=3))
@@ -301,14 +301,14 @@ def test_the_numbers_are_those_of_the_summary(tmp_path: Path) -> None:
 def test_validation_samples_are_told_apart_by_the_same_numbers(tmp_path: Path, monkeypatch) -> None:
     run = make_run(made_task(0.95), tmp_path)
     asked = asked_of(run, monkeypatch)
-    even.train(run, summary="loss")
+    evenhand.train(run, summary="loss")
     losses, val_losses = (
         summarise(each, "loss")
         for each in (run.stages["identifier"].losses, run.stages["identifier"].val_losses)
     )
-    minority = even.joined(run.partition, losses, val_losses, run.val.y)
+    minority = evenhand.joined(run.partition, losses, val_losses, run.val.y)
     assert minority.any(), "the test needs a validation minority"
-    assert torch.equal(asked["choose"], even.even_weights(run.val.y, minority))
+    assert torch.equal(asked["choose"], evenhand.even_weights(run.val.y, minority))
 
 
 @pytest.mark.parametrize("identifier", ["confident", "erm"])
@@ -322,6 +322,6 @@ def test_which_trainings_wait_for_what_and_begin_again(tmp_path: Path, monkeypat
         return fit(stage, *given, **settings)
 
     monkeypatch.setattr(run, "fit", noted)
-    even.train(run, identifier=identifier)
+    evenhand.train(run, identifier=identifier)
     first = ("erm", "train", False) if identifier == "erm" else ("identifier", "train", True)
     assert asked == [first, ("model", "val", True)]
