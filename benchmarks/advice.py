@@ -6,11 +6,11 @@
 
 The rules of src/evenhand/audit/judge.py were chosen on the development families alone. An audit gets a table,
 texts or images with a planted shortcut that agrees with the label in a share p of the samples; with p = 0 the
-attribute is independent of the label, so that the data have no shortcut. The truth comes from fresh samples in
-which every group (class by attribute) is equally frequent. Their predictions are those of `evenhand predict`.
+attribute is independent of the label, so that the data have no shortcut. The truth comes from fresh samples
+in which every group (class by attribute) is equally frequent, answered by `evenhand predict`.
 
-One line of the output is one audit. It holds numbers only, no sample of the data. Audits that the file already
-has are not run again. Families of real data need --data.
+One line of the output is one audit. It holds numbers only, no sample of the data. Audits that the file
+already has are not run again. Families of real data need --data.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Family:
 
 
 def plant(y: np.ndarray, p: float, count: int, rng: np.random.Generator) -> np.ndarray:
-    """The class that each sample's shortcut speaks for: the label with probability p, else another; 0: any."""
+    """The class that each sample's shortcut speaks for: the label with probability p, or any if p is 0."""
     anything = rng.integers(0, count, len(y))
     other = (y + rng.integers(1, count, len(y))) % count
     return anything if p == 0 else np.where(rng.random(len(y)) < p, y, other)
@@ -92,9 +92,15 @@ def made(
     attribute, fresh_attribute = plant(y, p, count, rng), rng.integers(0, count, len(fresh_y))
     label, swapped = flip(y, noise, count, rng)
     return Made(
-        draw(y, attribute, rng), label, attribute, swapped, draw(fresh_y, fresh_attribute, rng), fresh_y,
-        fresh_attribute, planted if p else (),
-    )  # fmt: skip
+        draw(y, attribute, rng),
+        label,
+        attribute,
+        swapped,
+        draw(fresh_y, fresh_attribute, rng),
+        fresh_y,
+        fresh_attribute,
+        planted if p else (),
+    )
 
 
 def with_column(frame: Any, attribute: np.ndarray, name: str, kind: str, rng: np.random.Generator) -> Any:
@@ -204,9 +210,16 @@ def generated(classes: int, size: int, **settings: Any) -> Callable[..., Made]:
 
 
 def _of_rows(
-    frame: Any, y: np.ndarray, rows: np.ndarray, size: int, p: float, noise: float,
-    rng: np.random.Generator, name: str, kind: str = "category",
-) -> Made:  # fmt: skip
+    frame: Any,
+    y: np.ndarray,
+    rows: np.ndarray,
+    size: int,
+    p: float,
+    noise: float,
+    rng: np.random.Generator,
+    name: str,
+    kind: str = "category",
+) -> Made:
     """Real rows with a planted column; those after the first `size` are the fresh ones."""
     parts = iter((rows[:size], rows[size : size + FRESH]))
 
@@ -418,9 +431,12 @@ FAMILIES: dict[str, dict[str, Family]] = {
         "crowd": Family(shifted(40, 4.0, "category", 1200), ((0.0, 0.0), (0.95, 0.0))),
         "topics": Family(topics, (*BOTH, (0.99, 0.0), (0.95, 0.05))),
         "small": Family(generated(2, 400, n_features=10, n_informative=4), ((0.0, 0.0), (0.9, 0.0))),
-        "uneven": Family(generated(2, 3000, n_features=12, n_informative=5, weights=[0.9], class_sep=0.8), UNBIASED),
+        "uneven": Family(
+            generated(2, 3000, n_features=12, n_informative=5, weights=[0.9], class_sep=0.8), UNBIASED
+        ),
         "noisy": Family(
-            generated(2, 3000, n_features=12, n_informative=3, flip_y=0.3), ((0.0, 0.0), (0.9, 0.0), (0.95, 0.0))
+            generated(2, 3000, n_features=12, n_informative=3, flip_y=0.3),
+            ((0.0, 0.0), (0.9, 0.0), (0.95, 0.0)),
         ),
         "clusters": Family(
             generated(3, 2400, n_features=15, n_informative=8, n_clusters_per_class=4, class_sep=1.5),
@@ -443,16 +459,19 @@ FAMILIES: dict[str, dict[str, Family]] = {
         "mnist table": Family(mnist_table, BOTH, real=True),
         "reviews toys": Family(
             reviews(("toys_games", "health_personal_care", "camera_photo"), PHRASES[1]),
-            (*BOTH, (0.99, 0.0), (0.95, 0.05)), real=True,
-        ),  # fmt: skip
+            (*BOTH, (0.99, 0.0), (0.95, 0.05)),
+            real=True,
+        ),
         "review domains": Family(domains, BOTH, real=True),
         "sentiment by domain": Family(
-            domain_shortcut("kitchen_housewares", "music", 1000), ((0.9, 0.0), (0.95, 0.0), (0.0, 0.0)), real=True
+            domain_shortcut("kitchen_housewares", "music", 1000),
+            ((0.9, 0.0), (0.95, 0.0), (0.0, 0.0)),
+            real=True,
         ),
         "mnist images": Family(mnist_images, ((0.95, 0.0), (0.98, 0.0), *UNBIASED), real=True),
         "pacs images": Family(pacs_images, ((0.95, 0.0), (0.98, 0.0), (0.0, 0.0)), real=True),
     },
-}  # fmt: skip
+}
 
 
 # -- one audit -------------------------------------------------------------------------------------------
@@ -514,9 +533,17 @@ def one(job: tuple[str, str, Setting, int]) -> dict[str, Any]:
     judged, first = done.judgement, done.description.overall[:1]
     wrong, minority = made.swapped[rows], (made.attribute != made.y)[rows] & ~made.swapped[rows] & (p > 0)
     return {
-        "family": family, "p": p, "noise": noise, "seed": seed, "advice": judged.advice, "ship": judged.model,
-        "late": judged.late, "mended": judged.late_mended, "late_lost": judged.late_lost,
-        "others_mended": judged.others_mended, "others_lost": judged.others_lost,
+        "family": family,
+        "p": p,
+        "noise": noise,
+        "seed": seed,
+        "advice": judged.advice,
+        "ship": judged.model,
+        "late": judged.late,
+        "mended": judged.late_mended,
+        "late_lost": judged.late_lost,
+        "others_mended": judged.others_mended,
+        "others_lost": judged.others_lost,
         "even": [round(each, 4) for each in (judged.even.before, judged.even.after, judged.even.z)],
         "collected": [round(each, 4) for each in (judged.collected.before, judged.collected.after)],
         "information": round(judged.information.z, 2),
@@ -528,7 +555,7 @@ def one(job: tuple[str, str, Setting, int]) -> dict[str, Any]:
         "mislabelled": _precision_recall(done.lists == "mislabelled", wrong),
         "astray": [int((minority & (done.lists == "mislabelled")).sum()), int(minority.sum())],
         "seconds": round(seconds, 1),
-    }  # fmt: skip
+    }
 
 
 def truth(made: Made, answers: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -555,7 +582,7 @@ def _named(made: Made, first: Any, headline: str) -> bool:
         return False
     if isinstance(made.x, list):
         return any(f" {word}" in headline.replace("“", " ") for word in made.planted)
-    return first[0].property in made.planted
+    return first[0].name in made.planted
 
 
 def _precision_recall(listed: np.ndarray, truth: np.ndarray) -> list[int]:
@@ -569,8 +596,8 @@ def _precision_recall(listed: np.ndarray, truth: np.ndarray) -> list[int]:
 def clear_truth(record: dict[str, Any]) -> str:
     """The right advice; empty where the truth is not clear.
 
-    Planted, and the balanced model is better on the worst group beyond chance: retrain. No shortcut, and it is
-    not better: nothing found.
+    Planted, and the balanced model is better on the worst group beyond chance: retrain. No shortcut, and it
+    is not better: nothing found.
     """
     better = record["truth"]["z"] > 1.96
     if record["p"] > 0:
@@ -596,9 +623,9 @@ def table(records: list[dict[str, Any]]) -> Iterable[str]:
     )
     yield ""
     yield (
-        "| data | p | wrong labels | audits | retrain | nothing found | cannot tell | right of clear | harmful | "
-        "named first | worst group | minority listed: precision, recall | wrong labels: precision, recall | "
-        "minority listed as wrong |"
+        "| data | p | wrong labels | audits | retrain | nothing found | cannot tell | right of clear | "
+        "harmful | named first | worst group | minority listed: precision, recall | "
+        "wrong labels: precision, recall | minority listed as wrong |"
     )
     yield "|" + " --- |" * 14
     settings = sorted({(record["family"], record["noise"], record["p"]) for record in records})

@@ -96,7 +96,7 @@ def test_a_planted_shortcut_is_found_and_the_models_can_be_used(evenhand: Any, t
     code, printed, err = evenhand(*words)
     assert code == 0, err
     summary = json.loads(printed)
-    assert summary["verdict"]["advice"] == "retrain"
+    assert summary["judgement"]["advice"] == "retrain"
     assert summary["data"]["notes"] == ["tiny holds no weights, so the model was trained from fresh ones"]
     assert summary["training"]["model"] == "BertForSequenceClassification of tiny"
     with (out / "samples.csv").open(newline="") as file:

@@ -91,9 +91,9 @@ def audit(
 ) -> Audited:
     """Audit a folder of images, a table, or a task by name, and write the folder `out`.
 
-    Trainings of networks are kept under `out`/runs, so that an audit resumes if interrupted. Nothing is written
-    before the data have been read and found sound. Raises ValueError where the data cannot be used, and where
-    `out` holds other files, the audit of other data, or an audit that another process is writing.
+    Trainings of networks are kept under `out`/runs, so that an audit resumes if interrupted. Nothing is
+    written before the data have been read and found sound. Raises ValueError where the data cannot be used,
+    and where `out` holds other files, the audit of other data, or one that another process is writing.
     """
     if epochs is not None and epochs < 2:
         raise ValueError(f"--epochs must be at least 2, got {epochs}; a history needs a course")
@@ -419,11 +419,16 @@ def _digest(data: Samples) -> str:
 @contextlib.contextmanager
 def _claimed(out: Path) -> Any:
     """Hold the folder: two audits that write into it at the same time would mix their files."""
+    new = not out.exists()
     try:
         with claim(out, wait=False):
             yield
     except BlockingIOError as error:
         raise ValueError(f"{error}; wait for it, or name another folder with --out") from error
+    except BaseException:
+        if new and out.exists() and {each.name for each in out.iterdir()} <= {"claim"}:
+            shutil.rmtree(out)  # what was refused leaves nothing behind
+        raise
 
 
 def write(done: Audited, out: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What late samples share that the other samples of their class do not: columns, words or looks.
 
-Inputs are *properties*: a table's columns, the words and phrases of texts, or measurements of images. For every
-property and class, the share of late samples that have it is compared with the share of the others.
+Inputs are *properties*: a table's columns, the words and phrases of texts, or measurements of images. For
+every property and class, the share of late samples that have it is compared with the share of the others.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from evenhand.core.metrics import wilson_interval
 FEWEST = 20  # late samples that a headline may be about
 MOST_FINDINGS = 5  # of a class, and over all
 MOST_VALUES = 100  # values of a category that are looked at, the most frequent first
+FEW_VALUES = 10  # of a number that is looked at value by value
 CUTS = 31  # places at which a number is cut in two
 LEVEL = 0.05  # chance of any finding where late samples share nothing
 ALONE = 0.02  # a property predicts the label alone if it is so much worse than the model, or better
 MOST_ROWS = 20_000  # texts and images that are looked at; of more, every n-th
 WORDS = re.compile(r"\w+")
+WORDING = "wording"  # the property of texts
 COLOURS = {
     "black": (0, 0, 0), "white": (255, 255, 255), "grey": (128, 128, 128), "red": (215, 40, 40),
     "orange": (240, 140, 30), "yellow": (230, 215, 50), "green": (40, 180, 60), "cyan": (40, 205, 210),
@@ -40,7 +42,7 @@ Columns = dict[str, np.ndarray]  # per property: (samples,) float64, or objects 
 class Finding:
     """A property that late samples share."""
 
-    property: str  # a column, "text", or a measurement
+    name: str  # a column, a measurement of images, or WORDING
     words: str  # such as "hospital = B"
     late: int  # late samples that have it
     num_late: int
@@ -89,13 +91,12 @@ def describe(
         own = np.flatnonzero(y == label)
         if not late[own].any() or late[own].all():
             continue
-        some = list(_of_class(columns, [texts[row] for row in own] if len(texts) else [], own, late[own]))
+        some = list(
+            _of_class(columns, [texts[row] for row in own.tolist()] if len(texts) else [], own, late[own])
+        )
         tried += len(some)
         found[label] = some
-    sure = {
-        label: sorted((each for each in some if _chance(each) * tried < LEVEL), key=_order)
-        for label, some in found.items()
-    }
+    sure = {label: sorted(_sure(some, tried), key=_order) for label, some in found.items()}
     classes = {class_names[label]: _best(some) for label, some in sure.items() if some}
     overall = _overall(sure, y, late)
     return _headline(overall, classes), overall, classes
@@ -110,7 +111,7 @@ def _of_class(columns: Columns, texts: list[str], own: np.ndarray, late: np.ndar
         phrases, shares = _phrases(texts, late)
         sizes = int(late.sum()), int((~late).sum())
         for phrase, few, most in zip(phrases, *shares.T.tolist(), strict=True):
-            yield _counted("text", f"contain “{phrase}”", few, sizes[0], most, sizes[1])
+            yield _counted(WORDING, f"contain “{phrase}”", few, sizes[0], most, sizes[1])
 
 
 def _splits(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -124,7 +125,10 @@ def _splits(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     gaps = np.isnan(values)
     if gaps.any():
         yield "missing", gaps
-    if gaps.all():
+    distinct = np.unique(values[~gaps])
+    if len(distinct) <= FEW_VALUES:
+        for value in distinct.tolist():
+            yield f"= {value:g}", values == value
         return
     cuts = np.unique(np.quantile(values[~gaps], np.linspace(0, 1, CUTS + 2)[1:-1]))
     for cut in cuts.tolist():
@@ -167,17 +171,22 @@ def _phrases(texts: list[str], late: np.ndarray) -> tuple[list[str], np.ndarray]
     return counter.get_feature_names_out().tolist(), np.stack(both, axis=1)
 
 
-def _chance(found: Finding) -> float:
-    """How likely the difference is where late samples and the others do not differ."""
-    pooled = (found.late + found.others) / (found.num_late + found.num_others)
-    error = math.sqrt(max(pooled * (1 - pooled), 1e-12) * (1 / found.num_late + 1 / found.num_others))
-    return math.erfc(max(found.effect, 0.0) / error / math.sqrt(2))
+def _sure(found: list[Finding], tried: int) -> list[Finding]:
+    """Findings that are not chance, by Fisher's exact test and Bonferroni's correction for those tried."""
+    from scipy.stats import hypergeom  # type: ignore[import-untyped]
+
+    if not found:
+        return []
+    counts = np.array([(each.late, each.num_late, each.others, each.num_others) for each in found]).T
+    late, num_late, others, num_others = counts
+    chance = hypergeom.sf(late - 1, num_late + num_others, late + others, num_late)
+    return [each for each, single in zip(found, chance.tolist(), strict=True) if single * tried < LEVEL]
 
 
 def _order(found: Finding) -> tuple[float, int]:
     """The surest difference first; of equal ones the longer phrase, and "= B" before "other than A"."""
     length = len(found.words)
-    return (-round(found.interval[0], 6), -length if found.property == "text" else length)
+    return (-round(found.interval[0], 6), -length if found.name == WORDING else length)
 
 
 def _best(found: list[Finding]) -> tuple[Finding, ...]:
@@ -185,8 +194,7 @@ def _best(found: list[Finding]) -> tuple[Finding, ...]:
     kept: list[Finding] = []
     for each in found:
         known = any(
-            each.property == other.property and (each.property != "text" or _overlap(each, other))
-            for other in kept
+            each.name == other.name and (each.name != WORDING or _overlap(each, other)) for other in kept
         )
         if not known:
             kept.append(each)
@@ -201,11 +209,11 @@ def _overlap(first: Finding, second: Finding) -> bool:
 
 def _overall(sure: dict[int, list[Finding]], y: np.ndarray, late: np.ndarray) -> tuple[Finding, ...]:
     """Properties by which late samples differ in all classes together; of each class its best split."""
-    names = dict.fromkeys(each.property for some in sure.values() for each in some)
+    names = dict.fromkeys(each.name for some in sure.values() for each in some)
     sizes = int(late.sum()), int((~late).sum())
     result = []
     for name in names:
-        best = [next((each for each in some if each.property == name), None) for some in sure.values()]
+        best = [next((each for each in some if each.name == name), None) for some in sure.values()]
         chosen = [each for each in best if each is not None]
         few, most = (sum(getattr(each, side) for each in chosen) for side in ("late", "others"))
         words = chosen[0].words if len({each.words for each in chosen}) == 1 else ""
@@ -218,12 +226,12 @@ def _headline(overall: tuple[Finding, ...], classes: dict[str, tuple[Finding, ..
     """One sentence on the property that tells most over all, of the class with most late samples."""
     if not overall:
         return ""
-    first = overall[0].property
+    first = overall[0].name
     chosen = [
         (name, each)
         for name, found in classes.items()
         for each in found
-        if each.property == first and each.num_late >= FEWEST
+        if each.name == first and each.num_late >= FEWEST
     ]
     if chosen:
         name, best = max(chosen, key=lambda pair: pair[1].interval[0])
@@ -248,9 +256,7 @@ def predicts_alone(
         codes = _codes(values, train)
         table = np.zeros((int(codes.max()) + 1, int(y.max()) + 1))
         np.add.at(table, (codes[train], y[train]), 1)
-        table += np.bincount(y[train], minlength=table.shape[1]) / len(
-            train
-        )  # decides where nothing was seen
+        table += np.bincount(y[train], minlength=table.shape[1]) / len(train)  # for what was not seen
         right = float((table.argmax(1)[codes[held_out]] == y[held_out]).mean())
         error = math.sqrt(max(largest * (1 - largest), 1e-9) / len(held_out))
         if right >= accuracy - ALONE and right > largest + 3 * error:
@@ -262,7 +268,7 @@ def predicts_alone(
 
 
 def _codes(values: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """A property as whole numbers: categories, or 16 ranges of a number with as many training samples each."""
+    """A property as whole numbers: categories, or 16 ranges of a number with like many samples each."""
     if values.dtype == object:
         return np.unique(values.astype(str), return_inverse=True)[1].reshape(-1)
     known = values[train][~np.isnan(values[train])]

@@ -34,21 +34,21 @@ def evidence(
     show: progress.Silent | None = None,
 ) -> Evidence:
     """Train on a table or on texts: the baseline and the balanced model, and both again for each fold."""
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     values = len(data.y) * (1 if data.frame is None else len(data.frame.columns))
-    with threadpool_limits(1 if values <= FEW_VALUES else None), _Trainings(show) as counted:
+    with threadpool_limits(1 if values <= FEW_VALUES else None), _Trainings(show, len(data.y)) as counted:
         return _evidence(data, seed, epochs, own, counted)
 
 
 class _Trainings:
     """Shows the trainings of an audit as one bar: a finished training is one step of it."""
 
-    def __init__(self, show: progress.Silent | None) -> None:
-        self.show, self.done = show or progress.Silent(), 0
+    def __init__(self, show: progress.Silent | None, samples: int) -> None:
+        self.show, self.samples, self.done = show or progress.Silent(), samples, 0
 
     def __enter__(self) -> _Trainings:
-        self.show.start("audit", epochs=2 + 2 * FOLDS, samples=1)
+        self.show.start("audit, one training an epoch", epochs=2 + 2 * FOLDS, samples=self.samples)
         return self
 
     def one_more(self) -> None:

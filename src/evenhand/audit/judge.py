@@ -1,17 +1,17 @@
 """Advice: retrain on the balanced set, nothing found, or cannot tell; and which model to ship.
 
-All counts are of training samples, each answered by two models that have not seen it: the first was trained on
-the other folds as they are, the second on their balanced set. Three numbers decide:
+All counts are of training samples, each answered by two models that have not seen it: the first was trained
+on the other folds as they are, the second on their balanced set. Three numbers decide:
 
 - The *gain*: the change of accuracy with pseudo-groups even, so that late samples and the others count the
   same. A balanced model that repeats noise loses as much on the others as it gains on late samples.
-- The *information*: among samples to which the first model gives the same answer with the same confidence, does
-  the second model's answer still tell the label? This is a Cochran-Mantel-Haenszel test.
+- The *information*: among samples to which the first model gives the same answer with the same confidence,
+  does the second model's answer still tell the label? This is a Cochran-Mantel-Haenszel test.
 - The *strength*: how far the loss histories of each class fall into two. A class whose samples differ only in
   difficulty has one hump. Two-means cuts it all the same, and the cut explains 64% of the variance along its
   own axis if the hump is normal, 75% if it is flat.
 
-Accuracy on data as collected decides nothing by itself: it falls wherever a shortcut of these data is dropped.
+Accuracy on data as collected decides nothing by itself: it falls wherever a shortcut is dropped.
 docs/verdict.md has the error rates.
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -136,10 +136,23 @@ def judge(found: Evidence, aim: str = "worst-group") -> Judgement:
         for label, gap in zip(parts.classes, gaps, strict=True)
     )
     judged = Judgement(
-        advice, "balanced" if better else "baseline", aim, (), int(late.sum()), *counts, even, collected,
-        information, strength, needed, classes,
-    )  # fmt: skip
-    return Judgement(**{**vars(judged), "reasons": (reason, *evidence_sentences(judged))})
+        advice=advice,
+        model="balanced" if better else "baseline",
+        aim=aim,
+        reasons=(),
+        late=int(late.sum()),
+        late_mended=counts[0],
+        late_lost=counts[1],
+        others_mended=counts[2],
+        others_lost=counts[3],
+        even=even,
+        collected=collected,
+        information=information,
+        strength=strength,
+        threshold=needed,
+        classes=classes,
+    )
+    return replace(judged, reasons=(reason, *evidence_sentences(judged)))
 
 
 def advise(
@@ -162,13 +175,13 @@ def advise(
         right, largest = (found.unseen.argmax(1) == y).mean(), np.bincount(y).max() / len(y)
         return "cannot tell", (
             f"the model is right on {100 * right:.1f}% of the samples that it had not seen, where naming the "
-            f"largest class would be on {100 * largest:.1f}%: it has learned too little; try another --model, "
-            "more epochs or more data"
+            f"largest class would be on {100 * largest:.1f}%: it has learned too little; try another "
+            "--model, more epochs or more data"
         )
     if len(only := np.unique(found.balanced["train"])) == 1:
         return "cannot tell", (
-            f"the training of the balanced model failed: it says {found.class_names[int(only[0])]!r} of every "
-            "training sample; another --model may learn"
+            f"the training of the balanced model failed: it says {found.class_names[int(only[0])]!r} of "
+            "every training sample; another --model may learn"
         )
     if errors < FEWEST_ERRORS:
         return "cannot tell", (
@@ -209,8 +222,10 @@ def even_change(before: np.ndarray, after: np.ndarray, late: np.ndarray, y: np.n
     sides = [_mean_over_classes(before[part], after[part], y[part]) for part in (late, ~late) if part.any()]
     if len(sides) < 2:
         return Change(float(before.mean()), float(after.mean()), 1.0)
-    error = math.hypot(*(side.error for side in sides)) / 2
-    return Change(*(sum(getattr(side, name) for side in sides) / 2 for name in ("before", "after")), error)
+    few, most = sides
+    return Change(
+        (few.before + most.before) / 2, (few.after + most.after) / 2, math.hypot(few.error, most.error) / 2
+    )
 
 
 def _mean_over_classes(before: np.ndarray, after: np.ndarray, y: np.ndarray) -> Change:
@@ -389,8 +404,8 @@ def recommendation(judged: Judgement) -> str:
     if judged.model == "balanced":
         return f"Ship the balanced model: it is better for the late samples; {change}."
     return (
-        "Ship the model trained on the data as collected, since the aim is accuracy: with the balanced model, "
-        f"{change}. For the worst group (--aim worst-group), ship the balanced model."
+        "Ship the model trained on the data as collected, since the aim is accuracy: with the balanced "
+        f"model, {change}. For the worst group (--aim worst-group), ship the balanced model."
     )
 
 

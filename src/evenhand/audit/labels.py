@@ -44,7 +44,7 @@ def wrong_labels(found: Evidence, *, minority: bool) -> np.ndarray:
 def learned(probabilities: np.ndarray, y: np.ndarray) -> bool:
     """Whether the answers are right more often than the largest class is, beyond two standard errors."""
     right, largest = float((probabilities.argmax(1) == y).mean()), float(np.bincount(y).max() / len(y))
-    return right > largest + 2 * (largest * (1 - largest) / len(y)) ** 0.5
+    return bool(right > largest + 2 * (largest * (1 - largest) / len(y)) ** 0.5)
 
 
 def confident_learning(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -70,7 +70,7 @@ def confident_learning(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
             rows = np.flatnonzero(y == label)
             margin = probabilities[rows, other] - probabilities[rows, label]
             taken[rows[np.argsort(-margin, kind="stable")[: int(np.rint(joint[label, other]))]]] = True
-    return taken & (probabilities.argmax(1) != y)
+    return np.asarray(taken & (probabilities.argmax(1) != y))
 
 
 def wrong_count(place: np.ndarray) -> int:

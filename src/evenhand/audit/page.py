@@ -105,8 +105,8 @@ def list_notes(done: Audited) -> list[str]:
     if not len(done.rows("mislabelled")):
         return []
     return [
-        "A sample that is called likely mislabelled looks like an ordinary sample of another class. It may as "
-        "well be of a kind that the model cannot learn yet. Look before you change its label."
+        "A sample that is called likely mislabelled looks like an ordinary sample of another class. It may "
+        "as well be of a kind that the model cannot learn yet. Look before you change its label."
     ]
 
 

@@ -122,8 +122,8 @@ def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
             for name, found in (("all", described.overall), *described.classes.items())
             for each in found[:SHARED]
         ]
-        columns = ("class", "late samples", "late", "others")
-        print_table("What do late samples share?", columns, shared[:SHOWN], words=columns[:2])
+        names = ("class", "late samples", "late", "others")
+        print_table("What do late samples share?", names, shared[:SHOWN], words=names[:2])
     models = []
     for name, part, what in ROWS:
         both = [summary["models"][key][part].get(what) for key in ("baseline", "balanced")]

@@ -353,11 +353,9 @@ def cleaned(frame: Any, notes: list[str], missing: bool = False) -> Any:
             f"{', '.join(useless[:5]) or 'there are no others'}; add columns that differ between rows"
         )
     result = pandas_module().DataFrame(columns)
-    missing = int(result.isna().to_numpy().sum())
-    if missing:
-        notes.append(
-            f"{missing:,} of {result.size:,} feature values are missing; missing is a value of its own"
-        )
+    gaps = int(result.isna().to_numpy().sum())
+    if gaps:
+        notes.append(f"{gaps:,} of {result.size:,} feature values are missing; missing is a value of its own")
     return result
 
 
@@ -371,7 +369,7 @@ def coded(words: Any, codes: dict[str, float], gap: float | None, unseen: float 
     unknown = np.nan if unseen is None else unseen
     known = words.notna()
     found = words.map(codes).astype(float).fillna(unknown).where(known, np.nan if gap is None else gap)
-    return found.to_numpy()
+    return np.asarray(found, dtype=np.float64)
 
 
 class WordCodes(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -395,7 +393,7 @@ class WordCodes(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, frame: Any) -> np.ndarray:
         """(rows, columns) float64."""
         every = zip(frame.columns, self.codes_, self.gaps_, self.unseen_, strict=True)
-        columns = [coded(frame[name], *codes) for name, *codes in every]
+        columns = [coded(frame[name], codes, gap, unseen) for name, codes, gap, unseen in every]
         return np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
 
 
