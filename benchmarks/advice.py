@@ -2,7 +2,7 @@
 
     python benchmarks/advice.py --set development --seeds 0-4 --out FILE
     python benchmarks/advice.py --set reported --seeds 0-9 --data ROOT --out results/advice.jsonl
-    python benchmarks/advice.py --table results/advice.jsonl
+    python benchmarks/advice.py --table results/advice.jsonl --page docs/verdict.md
 
 The rules of src/evenhand/audit/judge.py were chosen on the development families alone. An audit gets a table,
 texts or images with a planted shortcut that agrees with the label in a share p of the samples; with p = 0 the
@@ -646,6 +646,7 @@ def table(records: list[dict[str, Any]]) -> Iterable[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+BEGIN, END = "<!-- advice -->", "<!-- end of advice -->"  # where a page has the table
 ADVICE = ("retrain", "nothing found", "cannot tell")
 
 
@@ -671,9 +672,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, help="keep the records here, as JSON lines")
     parser.add_argument("--table", type=Path, help="print the table of these records, and stop")
+    parser.add_argument("--page", type=Path, help="with --table: also write the table into this page")
     arguments = parser.parse_args()
     if arguments.table:
-        print("\n".join(table([json.loads(line) for line in arguments.table.read_text().splitlines()])))
+        text = "\n".join(table([json.loads(line) for line in arguments.table.read_text().splitlines()]))
+        print(text)
+        if arguments.page:
+            before, _, rest = arguments.page.read_text().partition(BEGIN)
+            after = rest.partition(END)[2]
+            arguments.page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
         return
     if arguments.data:
         os.environ["EVENHAND_DATA"] = str(arguments.data)

@@ -188,26 +188,21 @@ def test_no_change_among_few_samples_is_no_proof() -> None:
     assert paired_change(before, after).error == pytest.approx(np.sqrt((0.06 - 0.0025) / 100))
 
 
-def test_conditional_information_against_a_table_by_hand() -> None:
-    # One stratum: the first model says 0 of twelve; the second says 1 of four, of which three are 1.
-    first = np.tile([0.9, 0.1], (12, 1))
-    second = np.array([1] * 4 + [0] * 8)
-    y = np.array([1, 1, 1, 0, 1] + [0] * 7)
-    found = conditional_information(first, answered(second), y)
-    judging_bins = [rows.tolist() for rows in judging.strata(first)]
-    assert [len(rows) for rows in judging_bins] == [3, 3, 2, 2, 2]
-    expected = variance = observed = 0.0
-    for rows in judging_bins:
-        n, row, column = len(rows), int((second[rows] == 1).sum()), int((y[rows] == 1).sum())
-        if row:
-            observed += int(((second[rows] == 1) & (y[rows] == 1)).sum())
-            expected += row * column / n
-            variance += row * column * (n - row) * (n - column) / (n * n * (n - 1))
-    assert found.z == pytest.approx(
-        np.sign(observed - expected) * max(abs(observed - expected) - 0.5, 0) / np.sqrt(variance)
-        if variance
-        else 0.0
-    )
+def test_conditional_information_against_a_loop() -> None:
+    rng = np.random.default_rng(0)
+    y, first, second = rng.integers(0, 2, (3, 60))
+    second = np.where(rng.random(60) < 0.4, y, second)
+    probabilities = answered(first, rng.uniform(0.6, 1, 60))
+    observed = expected = variance = 0.0
+    for rows in judging.strata(probabilities):
+        assert len(set(first[rows])) == 1 and len(rows) in (5, 6, 7)
+        other = 1 - first[rows[0]]
+        says, is_so, n = second[rows] == other, y[rows] == other, len(rows)
+        observed += (says & is_so).sum()
+        expected += says.sum() * is_so.sum() / n
+        variance += says.sum() * is_so.sum() * (~says).sum() * (~is_so).sum() / (n * n * (n - 1))
+    found = conditional_information(probabilities, answered(second), y)
+    assert found.z == pytest.approx((observed - expected - 0.5) / np.sqrt(variance)) and found.z > 1
 
 
 def test_a_second_model_that_flips_at_random_has_no_information_and_one_that_knows_has() -> None:
