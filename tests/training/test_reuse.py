@@ -31,9 +31,9 @@ from evenhand.training import store
 from evenhand.training.augment import Warp
 from evenhand.training.data import Batch
 from evenhand.training.keys import Description, is_named
-from evenhand.training.loop import EMA
 from evenhand.training.progress import Silent
 from evenhand.training.run import Run
+from evenhand.training.stopping import EMA
 
 
 def as_ours(monkeypatch: pytest.MonkeyPatch, function: Any) -> Any:
@@ -47,7 +47,7 @@ def as_ours(monkeypatch: pytest.MonkeyPatch, function: Any) -> Any:
 def other_run(task: Task, runs: Path) -> Run:
     """A run of another method, or with other settings."""
     run = make_run(task, runs)
-    run._identity = {"another": 1}
+    run.identity = {"another": 1}
     return run
 
 
