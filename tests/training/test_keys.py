@@ -293,8 +293,9 @@ def test_the_text_of_a_user_s_objective_is_in_its_stage_s_key(
     tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A method may take its objective from another module of the user's, which the run's key does not know."""
-    run, folders = make_run(tiny, tmp_path), []
+    folders = []
     for text in ("one", "another", "one"):
+        run = make_run(tiny, tmp_path)
         module = ModuleType("my_losses")
         exec(f"def loss(model, batch):\n    return {text!r}\n", module.__dict__)
         monkeypatch.setitem(sys.modules, "my_losses", module)

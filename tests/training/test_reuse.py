@@ -525,3 +525,20 @@ def test_a_class_in_a_notebook_counts_with_its_own_text(monkeypatch: pytest.Monk
     monkeypatch.setattr(inspect, "getsource", source)
     first, second, third = (Description(Net()).content for _ in range(3))
     assert first == third != second
+
+
+# -- what is not read again ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_a_model_is_made_without_reading_its_checkpoint_again(
+    tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str
+) -> None:
+    recipe = tiny.recipe.replace(epochs=3, keep=keep)
+    fits = [make_run(tiny, tmp_path, recipe).fit("erm") for _ in range(2)]  # trained, and reused
+    kept = fits[0].read()["model"]
+    monkeypatch.setattr(torch, "load", None)
+    for fit in fits:
+        found = fit.model.state_dict()
+        assert found.keys() == kept.keys()
+        assert all(torch.equal(found[name], kept[name]) for name in kept)
