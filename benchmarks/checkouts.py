@@ -26,7 +26,8 @@ task, compiled = tasks.load(spec, root), training.OWN["ours"]
 training.ours(task, 0, compiled, 2, recorded=True, validated=True)
 found = {}
 for name, recorded in (("training", False), ("recorded training", True)):
-    short, long = (training.ours(task, 0, compiled, n, recorded=recorded, validated=True)[0] for n in (2, 2 + epochs))
+    options = {"recorded": recorded, "validated": True}
+    short, long = (training.ours(task, 0, compiled, n, **options)[0] for n in (2, 2 + epochs))
     found[f"{name}, ms an epoch"] = 1000 * (long - short) / epochs
 print(json.dumps(found))
 """
