@@ -25,7 +25,7 @@ import torch
 
 from evenhand import Recipe, Task, tasks
 from evenhand.bench.pack import load
-from evenhand.training.identity import identify
+from evenhand.training.keys import identify
 from evenhand.training.record import Record
 
 HERE = Path(__file__).parent
