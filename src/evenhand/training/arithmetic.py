@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from evenhand.core.compiler import has_triton
+from evenhand.core.kernels import has_triton
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
