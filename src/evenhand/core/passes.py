@@ -279,14 +279,12 @@ class Passes:
 def sample_sizes(counts: Tensor, epochs: int, sample: int) -> tuple[Tensor, Tensor]:
     """How many rows the sample of every class has, and whether it begins with the farthest rows.
 
-    A small class is its own sample. Of a larger one, a quarter, but no more than `sample` rows: the rows
-    farthest from the middle, since few rows far out can be a cluster, and some of all rows.
+    A small class is its own sample. The sample of a larger one has at most `sample` rows: the rows farthest
+    from the middle, since few rows far out can be a cluster, and some of the others.
     """
     room = max(32, _SAMPLE_BYTES // (4 * len(counts) * epochs))
     least, most = _CLASS_SAMPLE
-    size = (counts // 4).clamp(least, max(least, min(sample, most))).clamp(max=room)
-    size = torch.where(counts <= SEARCHED, counts, size)
-    return torch.minimum(size, counts).clamp(max=room), (counts > SEARCHED) & (room >= least)
+    return counts.clamp(max=min(max(sample, least), most, room)), (counts > SEARCHED) & (room >= least)
 
 
 def sample_limit(num_classes: int) -> int:

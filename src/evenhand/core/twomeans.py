@@ -316,7 +316,7 @@ def _solve_large(x: Tensor, c: int, rows: Tensor, pool: ThreadPoolExecutor | Non
     def passes(unit: float) -> Passes:
         return Passes(standard[0], None, 1, unit=unit, pool=pool)
 
-    sample = sample_limit(len(found.classes))
+    sample = min(len(rows) // 4, sample_limit(len(found.classes)))
     part = _lloyd(passes(1.0), passes, found.classes[:1], pool, least=_GAIN, sample=sample)
     found.assignment[rows], found.margin[rows], found.sizes[c] = part.assignment, part.margin, part.sizes[0]
     found.centroids[c], found.total[c] = mean[0] + scale * part.centroids[0], part.total[0] * scale**2
