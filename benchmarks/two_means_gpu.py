@@ -150,18 +150,8 @@ def converge(x: Tensor, classes: int, copied: float) -> None:
     """The whole call, what it consists of, and whether a second one gives the same bits."""
     labels = labels_of(len(x), classes, str(x.device))
     twomeans.TritonPasses, before = Clocked, twomeans.TritonPasses  # type: ignore[misc]
-    starting: list[float] = []
-    plain_start = twomeans._start
     if x.is_cuda:
         torch.cuda.reset_peak_memory_stats()
-
-    def start(*given: object) -> Tensor:
-        begun = time.perf_counter()
-        answer = plain_start(*given)  # type: ignore[arg-type]
-        starting.append(time.perf_counter() - begun)
-        return answer
-
-    twomeans._start = start
     try:
         runs, whole = [], []
         for _ in range(3):
@@ -174,14 +164,15 @@ def converge(x: Tensor, classes: int, copied: float) -> None:
             if len(runs) > 2:
                 runs.pop(1)
     finally:
-        twomeans.TritonPasses, twomeans._start = before, plain_start  # type: ignore[misc]
+        twomeans.TritonPasses = before  # type: ignore[misc]
     tries, marks = Clocked.took.get("split", []), Clocked.took["mark"]
     each = statistics.median(marks)
     speed = x.numel() * x.element_size() / each
     moments = 1000 * sum(Clocked.took["moments"])
     print(f"whole call: first {whole[0]:.3f} s (compiles), then {whole[1]:.3f} s and {whole[2]:.3f} s")
     print(f"of the last: {len(marks)} passes of {1000 * each:.2f} ms, all marking; moments {moments:.1f} ms")
-    print(f"start {starting[-1]:.3f} s, of which {len(tries)} starts tried in {1000 * sum(tries):.1f} ms")
+    rest = whole[-1] - sum(map(sum, Clocked.took.values()))
+    print(f"{len(tries)} starts tried in {1000 * sum(tries):.1f} ms; the sample and all else {rest:.3f} s")
     print(f"a pass reads {speed / 1e12:.2f} TB/s = {100 * speed / copied:.0f}% of the copy's")
     first, last = runs[0], runs[-1]
     fields = ("assignment", "margin", "sizes", "centroids", "inertia", "total")

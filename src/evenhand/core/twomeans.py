@@ -193,11 +193,13 @@ def _lloyd(
     name: str = "histories",
     largest: float = float("inf"),
     sample: int | None = None,
+    larger_sample: int = 0,
 ) -> TwoMeans:
     """Starts from a sample, the best of them on all rows, and Lloyd's passes from there until they settle.
 
     `passes` gives passes in another unit, for numbers whose squares float32 cannot hold. `least`: the gain,
-    relative to the inertia, that is worth another pass.
+    relative to the inertia, that is worth another pass. `larger_sample` is taken where a sample gives several
+    starts that are about equally good.
     """
     sample = sample or sample_limit(data.num_classes)
     first = data.first_pass(sample)
@@ -213,8 +215,10 @@ def _lloyd(
     counts, mean = first.counts, first.sums / first.counts[:, None]
     total = (first.squares - counts * (mean + data.shift - data.origin).square().sum(1)).clamp(min=0)
     total[[bool((x == x[:1]).all()) for x in first.samples]] = 0  # identical rows, whatever rounding says
-    centroids = _start(data, first, mean, pool)
-    first.samples.clear()
+    starts = _starts(first, pool)
+    if larger_sample > sample and len(starts) > 1:
+        starts = _starts(data.first_pass(larger_sample), pool)
+    centroids = _best_start(data, starts, counts, mean)
     for _ in range(_PASSES):
         sizes, sums, margin, inside = data.mark(*boundary(centroids))
         before = centroids
@@ -226,53 +230,53 @@ def _lloyd(
     return _described(data, classes, centroids, counts, mean, total, (sizes, between, margin, inside))
 
 
-def _start(data: Passes, first: FirstPass, mean: Tensor, pool: ThreadPoolExecutor | None) -> Tensor:
-    """Two centroids of every class, (classes, 2, epochs) float64; equal ones where nothing can be split.
-
-    Of starts that are about equally good on the sample, the one that is best after a step on all rows.
-    """
-    counts, given = first.counts, (first.samples, first.counts.tolist(), first.tailed)
+def _starts(first: FirstPass, pool: ThreadPoolExecutor | None) -> Tensor:
+    """Centroids of the best splits of the samples, (starts, classes, 2, epochs); frees the samples."""
+    given = (first.samples, first.counts.tolist(), first.tailed)
     found = list((pool.map if pool else map)(candidate_centroids, *given))
-    number = max(map(len, found))
-    if number == 1:
-        return torch.cat(found)
-    starts = torch.stack([each[torch.arange(number).clamp(max=len(each) - 1)] for each in found], 1)
-    best, most = starts[0], torch.zeros_like(counts)
-    lines = [boundary(start) for start in starts]
-    sizes, sums = data.split(torch.stack([d for d, _, _ in lines]), torch.stack([t for _, t, _ in lines]))
-    for start, size, total in zip(starts, sizes, sums, strict=True):
-        moved, between = _updated(start, counts, mean, size, total)
-        best = torch.where((between > most)[:, None, None], moved, best)
-        most = torch.maximum(most, between)
-    return best
+    first.samples.clear()
+    number = max(len(each) for each in found)
+    return torch.stack([each[torch.arange(number).clamp(max=len(each) - 1)] for each in found], 1)
+
+
+def _best_start(data: Passes, starts: Tensor, counts: Tensor, mean: Tensor) -> Tensor:
+    """Of every class's starts the one that is best after a step on all rows, (classes, 2, epochs)."""
+    if len(starts) == 1:
+        return starts[0]
+    direction, threshold, _ = boundary(starts)
+    starts, between = _updated(starts, counts, mean, *data.split(direction, threshold))
+    return starts[between.argmax(0), torch.arange(data.num_classes)]
 
 
 def boundary(centroids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Directions, whose largest entry is 1; thresholds; and what turns (x.d - t) into margins."""
-    low, high = centroids[:, 0], centroids[:, 1]
+    """Of centroids (…, 2, epochs): directions, whose largest entry is 1; thresholds; factors of margins.
+
+    A row's margin is (x.d - t) times the factor.
+    """
+    low, high = centroids[..., 0, :], centroids[..., 1, :]
     d = high - low
-    size = d.abs().amax(1).clamp(min=1e-300)
-    square = d.square().sum(1)
-    t = (d * (high + low)).sum(1) / 2
-    return d / size[:, None], t / size, torch.where(square > 0, size / square.clamp(min=1e-300), 0.0)
+    size = d.abs().amax(-1).clamp(min=1e-300)
+    square = d.square().sum(-1)
+    t = (d * (high + low)).sum(-1) / 2
+    return d / size[..., None], t / size, torch.where(square > 0, size / square.clamp(min=1e-300), 0.0)
 
 
 def _updated(
     centroids: Tensor, counts: Tensor, mean: Tensor, sizes: Tensor, sums: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The centroids of clusters of these sizes and sums, and the variance between them.
+    """The centroids, (…, classes, 2, epochs), of clusters of these sizes and sums, and the variance between.
 
     A class with an empty cluster keeps its centroids.
     """
     others = counts - sizes
-    apart = sums - sizes[:, None] * mean  # s at the top of search.py
+    apart = sums - sizes[..., None] * mean  # s at the top of search.py
     split = (sizes > 0) & (others > 0)
     product = torch.where(split, sizes * others, 1.0)
-    between = torch.where(split, counts * apart.square().sum(1) / product, 0.0)
+    between = torch.where(split, counts * apart.square().sum(-1) / product, 0.0)
     new = torch.stack(
-        [mean - apart / others.clamp(min=1)[:, None], mean + apart / sizes.clamp(min=1)[:, None]], 1
+        [mean - apart / others.clamp(min=1)[..., None], mean + apart / sizes.clamp(min=1)[..., None]], -2
     )
-    return torch.where(split[:, None, None], new, centroids), between
+    return torch.where(split[..., None, None], new, centroids), between
 
 
 def _described(
@@ -316,8 +320,10 @@ def _solve_large(x: Tensor, c: int, rows: Tensor, pool: ThreadPoolExecutor | Non
     def passes(unit: float) -> Passes:
         return Passes(standard[0], None, 1, unit=unit, pool=pool)
 
-    sample = min(len(rows) // 4, sample_limit(len(found.classes)))
-    part = _lloyd(passes(1.0), passes, found.classes[:1], pool, least=_GAIN, sample=sample)
+    samples = min(len(rows) // 4, sample_limit(len(found.classes))), sample_limit(1)
+    part = _lloyd(
+        passes(1.0), passes, found.classes[:1], pool, least=_GAIN, sample=samples[0], larger_sample=samples[1]
+    )
     found.assignment[rows], found.margin[rows], found.sizes[c] = part.assignment, part.margin, part.sizes[0]
     found.centroids[c], found.total[c] = mean[0] + scale * part.centroids[0], part.total[0] * scale**2
     found.inertia[c] = part.inertia[0] * scale**2
