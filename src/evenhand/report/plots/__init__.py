@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenhand.bench.needs import FIGURES, LEARNED, SWEPT, base, check, nothing_conflicts
+from evenhand.bench.grid import FIGURES, LEARNED, SWEPT, base, check_figure, nothing_conflicts
 from evenhand.bench.results import Frame, counting, methods
 from evenhand.report.plots import dynamics, search, sweep
 from evenhand.report.plots.style import Drawn, check_form, encode, look, save
@@ -15,7 +15,7 @@ __all__ = ["FIGURES", "Drawn", "check_form", "draw", "encode", "save"]
 
 def draw(name: str, runs: Frame, wanted: Sequence[str] = ()) -> Drawn:
     """One of FIGURES, of the `wanted` task, else of the first that can be drawn; sweeps of several or all."""
-    check(name)
+    check_figure(name)
     if name not in SWEPT and len(set(wanted)) > 1:
         raise ValueError(
             f"the figure {name!r} shows one task, got {' and '.join(dict.fromkeys(wanted))}; "

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from evenhand.bench.grid import PAIR, Settings, named
-from evenhand.bench.needs import DYNAMICS
+from evenhand.bench.grid import DYNAMICS, PAIR, Settings, named
 from evenhand.bench.results import Frame, counting, frame, inherited_pair
 from evenhand.report.plots.style import (
     ACCENT,

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from evenhand.bench.grid import SWEPT, base
 from evenhand.bench.grid import title as method_title
-from evenhand.bench.needs import SWEPT, base
 from evenhand.bench.results import COLLAPSED, Frame, counting, mean, methods, result, seeds
 from evenhand.core.metrics import Mean
 from evenhand.report.plots.style import SOFT, Drawn, colour, finish, legend_above, marker, new, percent_axis
