@@ -134,7 +134,7 @@ def test_wrong_input_is_refused() -> None:
     x[3, 4] = torch.inf
     with pytest.raises(ValueError, match="histories must be finite, got inf for sample 3 in epoch 4"):
         two_means_on_device(x)
-    with pytest.raises(ValueError, match="equally long, got 100 and 3"):
+    with pytest.raises(ValueError, match="one row per sample, got 100 and 3"):
         two_means_on_device(curves(100), [0, 1, 1])
     with pytest.raises(ValueError, match=r"histories must be shaped \(samples, epochs\), got \(3,\)"):
         two_means_on_device(torch.ones(3))

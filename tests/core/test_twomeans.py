@@ -258,7 +258,7 @@ def test_a_given_assignment_is_described() -> None:
 def test_wrong_input_is_refused() -> None:
     with pytest.raises(ValueError, match=r"histories must be shaped \(samples, epochs\), got \(3,\)"):
         two_means([1.0, 2.0, 3.0])
-    with pytest.raises(ValueError, match="equally long, got 2 and 3"):
+    with pytest.raises(ValueError, match="one row per sample, got 2 and 3"):
         two_means([[1.0], [2.0]], [0, 1, 1])
     with pytest.raises(ValueError, match="must be real numbers, got complex128"):
         two_means([[1j]])

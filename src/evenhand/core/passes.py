@@ -186,24 +186,20 @@ class Passes:
                 counts += torch.bincount(part, minlength=self.num_classes).cpu()
         return self._add(counts).double()
 
-    def largest(self, name: str) -> float:
-        """The largest absolute value; raises where one is not finite."""
+    def check_range(self, name: str, largest: float) -> float:
+        """The largest absolute value; raises where one is not finite or beyond `largest`."""
         wrong, most = "", 0.0
         for start, block in self._blocks():
-            low, high = (float(value) for value in block.aminmax())
-            if not (math.isfinite(low) and math.isfinite(high)):
-                row, epoch = (~block.isfinite()).nonzero()[0].tolist()
-                wrong = f"{float(block[row, epoch])} for sample {start + row} in epoch {epoch}"
+            wrong, highest = value_range(block, start)
+            most = max(most, highest)
+            if wrong:
                 break
-            most = max(most, -low, high)
-        facts = torch.tensor([[float(bool(wrong)), most]], dtype=torch.float64)
-        facts = ranks.concatenate(facts) if self._shared else facts
-        if facts[:, 0].any():
-            raise ValueError(
-                f"{name} must be finite, got {wrong or 'others on another rank'}; "
-                "a training that diverges needs a lower learning rate"
-            )
-        return float(facts[:, 1].max())
+        if self._shared:
+            values = ranks.concatenate(torch.tensor([most], dtype=torch.float64))
+            most = float(values.max())
+            wrong = wrong or ("" if math.isfinite(most) else "others on another rank")
+        check_range(wrong, most, name, largest)
+        return most
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -274,6 +270,25 @@ class Passes:
         if self.unit == 1.0 and raw.dtype in halves and self.dtype == torch.float32:
             return raw.float() - self.shift.to(raw.device, torch.float32)
         return (raw.double() / self.unit - self.shift.to(raw.device)).to(self.dtype)
+
+
+def value_range(x: Tensor, first_row: int = 0) -> tuple[str, float]:
+    """Which value of x, (samples, epochs) or (samples,), is not finite, if any; and the largest magnitude."""
+    low, high = (float(value) for value in x.aminmax())
+    if math.isfinite(low) and math.isfinite(high):
+        return "", max(-low, high)
+    at = (~x.isfinite()).nonzero()[0].tolist()
+    epoch = f" in epoch {at[1]}" if x.ndim == 2 else ""
+    return f"{float(x[tuple(at)])} for sample {first_row + at[0]}{epoch}", math.inf
+
+
+def check_range(wrong: str, most: float, name: str, largest: float) -> None:
+    """Raise for a range of values, as `value_range` says it, that is not finite or goes beyond `largest`."""
+    hint = "a training that diverges needs a lower learning rate"
+    if wrong:
+        raise ValueError(f"{name} must be finite, got {wrong}; {hint}")
+    if most > largest:
+        raise ValueError(f"{name} must lie between -{largest:g} and {largest:g}, got {most:g}; {hint}")
 
 
 def sample_sizes(counts: Tensor, epochs: int, sample: int) -> tuple[Tensor, Tensor]:

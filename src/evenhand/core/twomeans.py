@@ -10,7 +10,6 @@ samples come cannot matter, not even through rounding.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from torch import Tensor
 from evenhand.core import ranks
 from evenhand.core.arrays import as_labels, as_matrix, as_numpy, as_real, class_positions
 from evenhand.core.kernels import MOST_CLASSES, TritonPasses
-from evenhand.core.passes import FirstPass, Passes, sample_limit, thread_pool
+from evenhand.core.passes import FirstPass, Passes, check_range, sample_limit, thread_pool, value_range
 from evenhand.core.search import SEARCHED, Rows, best_split, candidate_centroids, standardised
 
 STREAMED = 1 << 28  # numbers; a larger matrix is not copied into memory
@@ -70,22 +69,40 @@ def two_means(
     >>> clusters.assignment.tolist(), clusters.sizes.tolist()
     ([False, False, True], [[2, 1]])
     """
+    return split_classes(histories, labels, assignment=assignment)
+
+
+def split_classes(
+    histories: Tensor | npt.ArrayLike,
+    labels: Tensor | npt.ArrayLike | None,
+    *,
+    assignment: Tensor | npt.ArrayLike | None = None,
+    name: str = "histories",
+    largest: float = float("inf"),
+    across_ranks: bool = False,
+) -> TwoMeans:
+    """The same, for `partition`. Errors call the histories by `name`. Raises for values beyond `largest`.
+
+    With `across_ranks`, every rank has a part of the samples. The fields of TwoMeans that describe classes
+    are then of all ranks, and those that describe samples are of the rank's own.
+    """
     if isinstance(histories, Tensor) and histories.is_cuda:
-        if on_device(histories) and assignment is None:
-            return two_means_on_device(histories, labels)
+        if on_device(histories) and assignment is None and not across_ranks:
+            return two_means_on_device(histories, labels, name=name, largest=largest)
         clusters = None if assignment is None else as_numpy(assignment, "assignment")
-        found, device = two_means(histories.cpu(), labels, assignment=clusters), histories.device
+        options: dict[str, Any] = {"name": name, "largest": largest, "across_ranks": across_ranks}
+        found = split_classes(histories.cpu(), labels, assignment=clusters, **options)
+        device = histories.device
         return replace(found, assignment=found.assignment.to(device), margin=found.margin.to(device))
-    real = as_real(histories, "histories")
+    real = as_real(histories, name)
     names = np.zeros(len(real), np.int8) if labels is None else as_labels(labels)
-    if real.ndim == 2 and real.size > STREAMED and assignment is None:
-        return two_means_in_blocks(real, names)
-    values = as_matrix(real, "histories")
-    _check_lengths(len(values), len(names), "histories")
+    if real.ndim == 2:
+        check_lengths(len(real), len(names), name)
+        if assignment is None and (real.size > STREAMED or across_ranks):
+            return two_means_in_blocks(real, names, name=name, largest=largest, across_ranks=across_ranks)
+    values = as_matrix(real, name)
     x = torch.from_numpy(values.astype(_PRECISION.get(values.dtype, np.float64), copy=False))
-    low, high = float(x.min()), float(x.max())  # NaN where there is one
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(f"histories must be finite, got {low:g} to {high:g}")
+    check_range(*value_range(x), name, largest)
     classes, position = class_positions(names)
     found = _unsplit(classes, x)
     counts = np.bincount(position, minlength=len(classes))
@@ -119,14 +136,10 @@ def two_means_in_blocks(
     largest: float = float("inf"),
     across_ranks: bool = False,
 ) -> TwoMeans:
-    """two_means of a matrix (samples, epochs) that need not fit into memory.
+    """The same, of a matrix (samples, epochs) that need not fit into memory.
 
     Memory holds two blocks, a sample of at most a quarter of a GiB, and five bytes per sample of results.
-    With `across_ranks`, every rank has a part of the samples. The fields of TwoMeans that describe classes
-    are then of all ranks, and those that describe samples are of the rank's own. Raises for numbers beyond
-    `largest`.
     """
-    _check_lengths(len(matrix), len(labels), name)
     classes, position = class_positions(labels)
     if across_ranks and ranks.count() > 1:
         lists: list[list[Any]] = ranks.from_all(classes.tolist())
@@ -153,19 +166,22 @@ def on_device(histories: object) -> TypeGuard[Tensor]:
     return histories.is_cuda and histories.ndim == 2 and histories.numel() > _HUGE
 
 
-def two_means_on_device(histories: Tensor, labels: Tensor | npt.ArrayLike | None = None) -> TwoMeans:
-    """two_means where the histories, (samples, epochs), lie; `assignment` and `margin` stay there too."""
+def two_means_on_device(
+    histories: Tensor, labels: Tensor | npt.ArrayLike | None = None, **options: Any
+) -> TwoMeans:
+    """The same where the histories, (samples, epochs), lie; `assignment` and `margin` stay there too."""
     if histories.ndim != 2 or 0 in histories.shape:
         raise ValueError(f"histories must be shaped (samples, epochs), got {tuple(histories.shape)}")
     classes, position = _device_positions(labels, len(histories), histories.device)
-    _check_lengths(len(histories), len(histories) if position is None else len(position), "histories")
+    name = options.get("name", "histories")
+    check_lengths(len(histories), len(histories) if position is None else len(position), name)
     if len(classes) > MOST_CLASSES and histories.is_cuda:
         assert position is not None
         found = _unsplit(classes, histories)
         for start in range(0, len(classes), MOST_CLASSES):
             own = slice(start, min(start + MOST_CLASSES, len(classes)))
             rows = ((position >= own.start) & (position < own.stop)).nonzero()[:, 0]
-            part = two_means_on_device(histories.T[:, rows].T, position[rows] - start)
+            part = two_means_on_device(histories.T[:, rows].T, position[rows] - start, **options)
             found.assignment[rows], found.margin[rows] = part.assignment, part.margin
             found.sizes[own], found.centroids[own] = part.sizes, part.centroids
             found.inertia[own], found.total[own] = part.inertia, part.total
@@ -177,7 +193,7 @@ def two_means_on_device(histories: Tensor, labels: Tensor | npt.ArrayLike | None
     with thread_pool() as pool:
         taken = TritonPasses.takes(histories, len(classes))
         data = TritonPasses(histories, position, len(classes)) if taken else passes(1.0)
-        return _lloyd(data, passes, classes, pool, least=_GAIN_ON_DEVICE)
+        return _lloyd(data, passes, classes, pool, least=_GAIN_ON_DEVICE, **options)
 
 
 # -- large classes ---------------------------------------------------------------------------------------
@@ -204,13 +220,7 @@ def _lloyd(
     sample = sample or sample_limit(data.num_classes)
     first = data.first_pass(sample)
     if not bool(first.squares.isfinite().all()):
-        unit = data.largest(name)
-        if unit > largest:
-            raise ValueError(
-                f"{name} must lie between -{largest:g} and {largest:g}, got {unit:g}; "
-                "a training that diverges needs a lower learning rate"
-            )
-        data = passes(unit)
+        data = passes(data.check_range(name, largest))
         first = data.first_pass(sample)
     counts, mean = first.counts, first.sums / first.counts[:, None]
     total = (first.squares - counts * (mean + data.shift - data.origin).square().sum(1)).clamp(min=0)
@@ -384,9 +394,10 @@ def _exactly(values: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
 # -- classes and their rows ------------------------------------------------------------------------------
 
 
-def _check_lengths(samples: int, labels: int, name: str) -> None:
+def check_lengths(samples: int, labels: int, name: str) -> None:
+    """Raise unless there is a label for every sample."""
     if samples != labels:
-        raise ValueError(f"{name} and labels must be equally long, got {samples} and {labels}")
+        raise ValueError(f"{name} and labels must have one row per sample, got {samples} and {labels}")
 
 
 def _as_positions(position: npt.NDArray[Any], num_classes: int) -> Tensor:
