@@ -8,7 +8,7 @@ from test_blocks import made
 
 from evenhand import partition
 from evenhand.core import passes, ranks, twomeans
-from evenhand.core.summary import LossSummary
+from evenhand.core.history import LossSummary
 
 
 def main(folder: Path) -> None:

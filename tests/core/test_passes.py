@@ -108,7 +108,7 @@ def test_a_flip_after_the_last_pass_is_put_right() -> None:
     first = data.first_pass(100)
     mean = first.sums / first.counts[:, None]
     upside_down = torch.tensor([[[5.0], [0.0]]], dtype=torch.float64) - data.shift
-    sizes, sums, margin, inside = data.mark(*twomeans.boundary(upside_down))
+    sizes, sums, margin, inside = data.mark(*passes.boundary(upside_down))
     centroids, between = twomeans._updated(upside_down, first.counts, mean, sizes, sums)
     marked = sizes, between, margin, inside
     found = twomeans._described(data, np.zeros(1), centroids, first.counts, mean, first.squares, marked)

@@ -9,7 +9,7 @@ import torch
 from sklearn.cluster import KMeans
 
 from evenhand.core.search import Rows
-from evenhand.core.twomeans import describe, two_means
+from evenhand.core.twomeans import two_means
 
 FAMILIES = 12
 PROBLEMS = 26  # of each family
@@ -147,7 +147,7 @@ def test_classes_of_more_samples_than_float32_counts() -> None:
     n = 2**24 + 3
     x = torch.zeros(1, n, 1)
     x[0, :5] = 1
-    sizes, *_ = describe(Rows(x - x.mean(), None), x[:, :, 0], torch.tensor([n]))
+    sizes, *_ = Rows(x - x.mean(), None).describe(x[:, :, 0], torch.tensor([n]))
     assert sizes.tolist() == [[n - 5, 5]]
 
 

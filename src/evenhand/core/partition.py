@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from evenhand.core.arrays import as_labels, as_matrix, as_numpy, as_real, class_positions, read_arrays
-from evenhand.core.passes import check_range, thread_pool, value_range
-from evenhand.core.summary import Cut, cut_in_two
+from evenhand.core.passes import check_values, thread_pool
+from evenhand.core.search import Cut, cut_in_two
 from evenhand.core.twomeans import TwoMeans, check_lengths, on_device, split_classes
 
 LARGEST = 1e100  # of a loss: squares of larger ones may overflow
@@ -225,7 +225,7 @@ def _of_numbers(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Partition
         )
     values = values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
     for part in _parts(len(values)):
-        check_range(*value_range(torch.from_numpy(values[part]), part.start), "losses", LARGEST)
+        check_values(torch.from_numpy(values[part]), "losses", LARGEST, first_row=part.start)
     classes, position = class_positions(labels)
     minority, margin = np.zeros(len(values), bool), np.empty(len(values), np.float32)
     # The margins' place serves first to sort the numbers in, where they fit.
@@ -290,7 +290,7 @@ def _user_clusters(
     if not callable(split):
         raise ValueError(f"cluster must be a function or have a fit_predict, got {type(cluster).__name__}")
     check_lengths(len(histories), len(names), "losses")
-    check_range(*value_range(torch.from_numpy(histories)), "losses", LARGEST)
+    check_values(torch.from_numpy(histories), "losses", LARGEST)
     classes, position = class_positions(names)
     given = np.zeros(len(histories), dtype=bool)
     order = np.argsort(position, kind="stable")

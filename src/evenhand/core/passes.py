@@ -190,7 +190,7 @@ class Passes:
         """The largest absolute value; raises where one is not finite or beyond `largest`."""
         wrong, most = "", 0.0
         for start, block in self._blocks():
-            wrong, highest = value_range(block, start)
+            wrong, highest = _value_range(block, start)
             most = max(most, highest)
             if wrong:
                 break
@@ -198,7 +198,7 @@ class Passes:
             values = ranks.concatenate(torch.tensor([most], dtype=torch.float64))
             most = float(values.max())
             wrong = wrong or ("" if math.isfinite(most) else "others on another rank")
-        check_range(wrong, most, name, largest)
+        _refuse(wrong, most, name, largest)
         return most
 
     # -- inside --------------------------------------------------------------------------------------------
@@ -272,7 +272,20 @@ class Passes:
         return (raw.double() / self.unit - self.shift.to(raw.device)).to(self.dtype)
 
 
-def value_range(x: Tensor, first_row: int = 0) -> tuple[str, float]:
+def boundary(centroids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of centroids (…, 2, epochs): directions, whose largest entry is 1; thresholds; factors of margins.
+
+    A row's margin is (x.d - t) times the factor.
+    """
+    low, high = centroids[..., 0, :], centroids[..., 1, :]
+    d = high - low
+    size = d.abs().amax(-1).clamp(min=1e-300)
+    square = d.square().sum(-1)
+    t = (d * (high + low)).sum(-1) / 2
+    return d / size[..., None], t / size, torch.where(square > 0, size / square.clamp(min=1e-300), 0.0)
+
+
+def _value_range(x: Tensor, first_row: int) -> tuple[str, float]:
     """Which value of x, (samples, epochs) or (samples,), is not finite, if any; and the largest magnitude."""
     low, high = (float(value) for value in x.aminmax())
     if math.isfinite(low) and math.isfinite(high):
@@ -282,8 +295,12 @@ def value_range(x: Tensor, first_row: int = 0) -> tuple[str, float]:
     return f"{float(x[tuple(at)])} for sample {first_row + at[0]}{epoch}", math.inf
 
 
-def check_range(wrong: str, most: float, name: str, largest: float) -> None:
-    """Raise for a range of values, as `value_range` says it, that is not finite or goes beyond `largest`."""
+def check_values(x: Tensor, name: str, largest: float, *, first_row: int = 0) -> None:
+    """Raise for values, (samples, epochs) or (samples,), that are not finite or lie beyond `largest`."""
+    _refuse(*_value_range(x, first_row), name, largest)
+
+
+def _refuse(wrong: str, most: float, name: str, largest: float) -> None:
     hint = "a training that diverges needs a lower learning rate"
     if wrong:
         raise ValueError(f"{name} must be finite, got {wrong}; {hint}")

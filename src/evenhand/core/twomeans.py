@@ -23,7 +23,7 @@ from torch import Tensor
 from evenhand.core import ranks
 from evenhand.core.arrays import as_labels, as_matrix, as_numpy, as_real, class_positions
 from evenhand.core.kernels import MOST_CLASSES, TritonPasses
-from evenhand.core.passes import FirstPass, Passes, check_range, sample_limit, thread_pool, value_range
+from evenhand.core.passes import FirstPass, Passes, boundary, check_values, sample_limit, thread_pool
 from evenhand.core.search import SEARCHED, Rows, best_split, candidate_centroids, standardised
 
 STREAMED = 1 << 28  # numbers; a larger matrix is not copied into memory
@@ -102,7 +102,7 @@ def split_classes(
             return two_means_in_blocks(real, names, name=name, largest=largest, across_ranks=across_ranks)
     values = as_matrix(real, name)
     x = torch.from_numpy(values.astype(_PRECISION.get(values.dtype, np.float64), copy=False))
-    check_range(*value_range(x), name, largest)
+    check_values(x, name, largest)
     classes, position = class_positions(names)
     found = _unsplit(classes, x)
     counts = np.bincount(position, minlength=len(classes))
@@ -258,19 +258,6 @@ def _best_start(data: Passes, starts: Tensor, counts: Tensor, mean: Tensor) -> T
     return starts[between.argmax(0), torch.arange(data.num_classes)]
 
 
-def boundary(centroids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of centroids (…, 2, epochs): directions, whose largest entry is 1; thresholds; factors of margins.
-
-    A row's margin is (x.d - t) times the factor.
-    """
-    low, high = centroids[..., 0, :], centroids[..., 1, :]
-    d = high - low
-    size = d.abs().amax(-1).clamp(min=1e-300)
-    square = d.square().sum(-1)
-    t = (d * (high + low)).sum(-1) / 2
-    return d / size[..., None], t / size, torch.where(square > 0, size / square.clamp(min=1e-300), 0.0)
-
-
 def _updated(
     centroids: Tensor, counts: Tensor, mean: Tensor, sizes: Tensor, sums: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -356,7 +343,7 @@ def _solve(
     inside = best_split(rows) if given is None else given[member].to(x.dtype)
     inside = inside * padded
     inside[(inside > 0).sum(1) == counts] = 0  # one cluster is no split
-    sizes, centroids, margin, between = describe(rows, inside, counts)
+    sizes, centroids, margin, between = rows.describe(inside, counts)
     total = rows.norms.sum(1, dtype=torch.float64)
     inertia, tight = (total - between) * scale**2, total - between < rows.tight * total
     centroids, total = mean[:, None] + scale[:, None, None] * centroids, total * scale**2
@@ -369,18 +356,6 @@ def _solve(
     real = slice(None) if valid is None else padded
     found.assignment[member[real]] = ((inside > 0) ^ swap[:, None])[real]
     found.margin[member[real]] = torch.where(swap[:, None], -margin, margin)[real]
-
-
-def describe(rows: Rows, inside: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sizes, centroids, margins and variance between, of a split (classes, rows) 0/1, in standard units."""
-    now = rows.candidates(inside[:, None])
-    p, threshold = rows.boundary(now)
-    chosen = (inside > 0).sum(1)  # counted, since float32 holds no whole number above 2**24
-    sizes = torch.stack([counts - chosen, chosen], 1)
-    sums, between = now.sums.double(), now.between[:, :, None]
-    centroids = torch.cat([-sums, sums], 1) / sizes.double().clamp(min=1)[:, :, None]
-    margin = torch.where(between > 0, (p - threshold) / (2 * between), 0.0)[:, 0]
-    return sizes, centroids, margin.float(), now.between[:, 0].double()
 
 
 def _exactly(values: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
