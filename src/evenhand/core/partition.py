@@ -17,7 +17,7 @@ from torch import Tensor
 from evenhand.core.arrays import as_labels, as_matrix, as_numpy, as_real, class_positions, read_arrays
 from evenhand.core.passes import check_values, thread_pool
 from evenhand.core.search import Cut, cut_in_two
-from evenhand.core.twomeans import TwoMeans, check_lengths, on_device, split_classes
+from evenhand.core.twomeans import TwoMeans, as_positions, check_lengths, on_device, split_classes
 
 LARGEST = 1e100  # of a loss: squares of larger ones may overflow
 _CHUNK = 1 << 22  # samples worked on at once
@@ -150,7 +150,7 @@ def partition(
     ([False, False, True, False], [[2, 1], [1, 0]], {1: 'one sample'})
     """
     names = as_labels(labels)
-    if not on_device(losses):
+    if not on_device(losses) or cluster is not None or across_ranks:
         losses = as_real(losses, "losses")
     if losses.ndim == 1:
         if cluster is not None or across_ranks:
@@ -160,11 +160,19 @@ def partition(
                 else "across_ranks is for histories; numbers, one per sample, are split by one rank"
             )
         return _of_numbers(as_real(losses, "losses"), names)
-    given = None if cluster is None else _user_clusters(as_matrix(losses, "losses"), names, cluster)
-    found = split_classes(
-        losses, names, assignment=given, name="losses", largest=LARGEST, across_ranks=across_ranks
-    )
-    return _of_clusters(found, names)
+    classes, position = class_positions(names)
+    given = None
+    if cluster is not None:
+        given = _user_clusters(as_matrix(losses, "losses"), classes, position, cluster)
+    options: dict[str, Any] = {"name": "losses", "largest": LARGEST, "across_ranks": across_ranks}
+    if on_device(losses):
+        found = split_classes(losses, as_positions(position, len(classes)).to(losses.device), **options)
+    else:
+        found = split_classes(losses, names if across_ranks else position, assignment=given, **options)
+    if across_ranks:  # other ranks may have samples of other classes
+        place = np.searchsorted(found.classes, classes).astype(np.min_scalar_type(len(found.classes)))
+        classes, position = found.classes, place[position]
+    return _of_clusters(found, names, classes, position)
 
 
 def of_mask(mask: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike) -> Partition:
@@ -194,11 +202,11 @@ def of_mask(mask: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike) -> Par
     return Partition(marked, names, classes, sizes, np.zeros(len(classes)), margin, unsplit)
 
 
-def _of_clusters(found: TwoMeans, names: npt.NDArray[Any]) -> Partition:
+def _of_clusters(
+    found: TwoMeans, names: npt.NDArray[Any], classes: npt.NDArray[Any], position: npt.NDArray[Any]
+) -> Partition:
     """The partition that clusters make; no array here is larger than the answer."""
-    classes, sizes = found.classes, found.sizes.numpy()
-    present, position = class_positions(names)  # with ranks, a rank may not have samples of all classes
-    position = np.searchsorted(classes, present).astype(np.min_scalar_type(len(classes)))[position]
+    sizes = found.sizes.numpy()
     split = sizes[:, 1] > 0
     flip = sizes[:, 1] > sizes[:, 0]  # cluster 1, of the higher mean loss, is the minority of equals
     sizes = np.where(flip[:, None], sizes[:, ::-1], sizes)
@@ -283,15 +291,14 @@ def _reason(size: int, total: float) -> str:
 
 
 def _user_clusters(
-    histories: npt.NDArray[Any], names: npt.NDArray[Any], cluster: Any
+    histories: npt.NDArray[Any], classes: npt.NDArray[Any], position: npt.NDArray[Any], cluster: Any
 ) -> npt.NDArray[np.bool_]:
     """The clusters that the caller's clustering gives every class that has anything to split."""
     split = getattr(cluster, "fit_predict", cluster)
     if not callable(split):
         raise ValueError(f"cluster must be a function or have a fit_predict, got {type(cluster).__name__}")
-    check_lengths(len(histories), len(names), "losses")
+    check_lengths(len(histories), len(position), "losses")
     check_values(torch.from_numpy(histories), "losses", LARGEST)
-    classes, position = class_positions(names)
     given = np.zeros(len(histories), dtype=bool)
     order = np.argsort(position, kind="stable")
     for label, rows in zip(classes, np.split(order, np.cumsum(np.bincount(position))[:-1]), strict=True):

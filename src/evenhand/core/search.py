@@ -215,7 +215,7 @@ class Rows:
         return now
 
     def describe(self, inside: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Sizes, centroids, margins and variance between of a split, (classes, rows) 0/1, in standard units."""
+        """Sizes, centroids, margins and variance between, of a split (classes, rows) in standard units."""
         now = self.candidates(inside[:, None])
         p, threshold = self.boundary(now)
         chosen = (inside > 0).sum(1)  # counted, since float32 holds no whole number above 2**24

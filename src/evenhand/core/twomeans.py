@@ -147,7 +147,7 @@ def two_means_in_blocks(
         union = union.astype(classes.dtype) if classes.dtype.kind != "U" else union
         place = np.searchsorted(union, classes).astype(np.min_scalar_type(len(union)))
         classes, position = union, place[position]
-    small = None if len(classes) == 1 else _as_positions(position, len(classes))
+    small = None if len(classes) == 1 else as_positions(position, len(classes))
     with thread_pool() as pool:
 
         def passes(unit: float) -> Passes:
@@ -375,7 +375,7 @@ def check_lengths(samples: int, labels: int, name: str) -> None:
         raise ValueError(f"{name} and labels must have one row per sample, got {samples} and {labels}")
 
 
-def _as_positions(position: npt.NDArray[Any], num_classes: int) -> Tensor:
+def as_positions(position: npt.NDArray[Any], num_classes: int) -> Tensor:
     """Positions as passes take them."""
     return torch.from_numpy(position.astype(np.uint8 if num_classes <= 256 else np.int32, copy=False))
 
@@ -398,7 +398,7 @@ def _device_positions(
     classes, position = class_positions(as_labels(labels))
     if len(classes) == 1 and len(position) == samples:
         return classes, None
-    return classes, _as_positions(position, len(classes)).to(device)
+    return classes, as_positions(position, len(classes)).to(device)
 
 
 def _unsplit(classes: npt.NDArray[Any], histories: Tensor) -> TwoMeans:
