@@ -34,7 +34,7 @@ class LossHistory:
     become 65504); bool keeps whether the mean is at least one half.
 
     `across_ranks`: every rank of a distributed training records what it has seen and keeps a part of the
-    samples, one stretch of the rows, in memory or in the one file that all of them write to. `end_epoch`, and
+    samples, one range of the rows, in memory or in the one file that all of them write to. `end_epoch`, and
     without a file also `losses`, then exchange values, so every rank must call them.
 
     >>> history = LossHistory(3)
@@ -64,7 +64,7 @@ class LossHistory:
         self._spare: EpochLog | None = None  # to use again
         self._columns: list[Tensor] = []  # of a history without a file
         self._shared = across_ranks and ranks.count() > 1
-        self._own = slice(*ranks.part(num_samples)) if self._shared else slice(0, num_samples)
+        self._shard = slice(*ranks.part(num_samples)) if self._shared else slice(0, num_samples)
         self._file = None if self.path is None else HistoryFile(self.path, num_samples, dtype)
         self._num_epochs = ranks.from_first(self._epochs_on_disk) if self._shared else self._epochs_on_disk()
         self._begun_at = self._num_epochs
@@ -87,7 +87,7 @@ class LossHistory:
             columns = torch.stack(self._columns)
             if self._shared:
                 whole = torch.zeros(self._num_epochs, self.num_samples, dtype=torch.float32)
-                whole[:, self._own] = columns.float()
+                whole[:, self._shard] = columns.float()
                 columns = ranks.add(whole).to(self.dtype)
             return columns.t()
         return torch.from_numpy(self._file.mapped())
@@ -109,7 +109,7 @@ class LossHistory:
     def end_epoch(self, *, wait: bool = True) -> None:
         """End the epoch: its losses become the history's next column.
 
-        Unless told to `wait` for that, the column is made and written at the next `fetch`, when a device has
+        Without `wait`, the column is made and written at the next `fetch`, when a device has
         been given other work, or when something needs it; what is wrong with it is raised there, and what
         has not been written when the process ends is lost, so call `flush` at the end. The first epoch,
         where mistakes show, is always waited for. An epoch that could not be written can be tried again, by
@@ -149,7 +149,7 @@ class LossHistory:
         if self._file is None:
             self._columns[self._num_epochs :] = [column]
         elif self._shared:
-            self._file.append_part(column, self._own.start, self._num_epochs)
+            self._file.append_part(column, self._shard.start, self._num_epochs)
         else:
             self._file.append(column, self._num_epochs)
         self._ended, self._spare, self._num_epochs, self._failed = None, log, self._num_epochs + 1, False
@@ -252,7 +252,7 @@ class LossHistory:
     def _last_column(self) -> Tensor:
         if self._file is None:
             return self._columns[-1]
-        return torch.from_numpy(self._file.mapped()[self._own, -1])
+        return torch.from_numpy(self._file.mapped()[self._shard, -1])
 
 
 # What is still to be written is this process's to write: one that is forked does not know of it.
@@ -269,7 +269,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
-    """Raise for a wrong index or loss; on the CPU, where a look at all of them is two small steps."""
+    """Raise for a wrong index or loss; on the CPU, where checking all of them is cheap."""
     if len(index) == 0:
         return
     low, high = index.aminmax()

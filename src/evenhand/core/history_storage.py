@@ -21,7 +21,7 @@ NUMPY = {torch.float32: "<f4", torch.float16: "<f2", torch.bool: "|b1"}
 class EpochLog:
     """Samples' sums and counts of one epoch; a step only notes its losses, and nothing waits for the device.
 
-    The first and the last place of `sums` and `counts` are for indices out of range, so that a device need
+    The first and the last entry of `sums` and `counts` are for indices out of range, so that a device need
     not be asked about them before the epoch ends.
     """
 
@@ -75,9 +75,9 @@ class EpochLog:
         for index, losses, event in self._fetched:
             if event is not None:
                 event.synchronize()
-            place, values = index.clamp(-1, self.num_samples) + 1, losses.float()
-            self.sums.index_add_(0, place, values)
-            self.counts.index_add_(0, place, torch.ones_like(values))
+            slot, values = index.clamp(-1, self.num_samples) + 1, losses.float()
+            self.sums.index_add_(0, slot, values)
+            self.counts.index_add_(0, slot, torch.ones_like(values))
         self._fetched = []
 
     def clear(self) -> None:

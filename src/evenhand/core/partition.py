@@ -170,8 +170,8 @@ def partition(
     else:
         found = split_classes(losses, names if across_ranks else position, assignment=given, **options)
     if across_ranks:  # other ranks may have samples of other classes
-        place = np.searchsorted(found.classes, classes).astype(np.min_scalar_type(len(found.classes)))
-        classes, position = found.classes, place[position]
+        table = np.searchsorted(found.classes, classes).astype(np.min_scalar_type(len(found.classes)))
+        classes, position = found.classes, table[position]
     return _of_clusters(found, names, classes, position)
 
 
@@ -236,7 +236,7 @@ def _of_numbers(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Partition
         check_values(torch.from_numpy(values[part]), "losses", LARGEST, first_row=part.start)
     classes, position = class_positions(labels)
     minority, margin = np.zeros(len(values), bool), np.empty(len(values), np.float32)
-    # The margins' place serves first to sort the numbers in, where they fit.
+    # The memory of the margins serves first to sort the numbers in, where they fit.
     cuts = _cuts(
         values, position, len(classes), margin if values.dtype == np.float32 else np.empty_like(values)
     )
@@ -254,30 +254,30 @@ def _of_numbers(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Partition
         threshold[c], middle[c] = cut.threshold, sum(cut.means) / 2
         slope[c] = (1 if above[c] else -1) / (cut.means[1] - cut.means[0])
     for part in _parts(len(values)):
-        own = position[part]
-        minority[part] = (values[part] > threshold[own]) == above[own]
-        margin[part] = (values[part] - middle[own]) * slope[own]
+        member = position[part]
+        minority[part] = (values[part] > threshold[member]) == above[member]
+        margin[part] = (values[part] - middle[member]) * slope[member]
     return Partition(minority, labels, classes, sizes, separation.clip(0, 1), margin, unsplit)
 
 
 def _cuts(
-    values: npt.NDArray[Any], position: npt.NDArray[Any], num_classes: int, place: npt.NDArray[Any]
+    values: npt.NDArray[Any], position: npt.NDArray[Any], num_classes: int, buffer: npt.NDArray[Any]
 ) -> list[Cut]:
-    """The exact split of every class; `place`, as large as the values, is overwritten by them, sorted."""
+    """The exact split of every class; `buffer`, as large as the values, gets the sorted values."""
     counts = np.zeros(num_classes, np.int64)
     for part in _parts(len(values)):
         counts += np.bincount(position[part], minlength=num_classes)
     ends = np.cumsum(counts)
     filled = ends - counts
     for part in _parts(len(values)):
-        own = position[part]
-        grouped = values[part][np.argsort(own, kind="stable")]
-        sizes = np.bincount(own, minlength=num_classes)
+        members = position[part]
+        grouped = values[part][np.argsort(members, kind="stable")]
+        sizes = np.bincount(members, minlength=num_classes)
         for c, piece in enumerate(np.split(grouped, np.cumsum(sizes)[:-1])):
-            place[filled[c] : filled[c] + len(piece)] = piece
+            buffer[filled[c] : filled[c] + len(piece)] = piece
         filled += sizes
     with thread_pool() as pool:
-        return list(pool.map(cut_in_two, np.split(place, ends[:-1])))
+        return list(pool.map(cut_in_two, np.split(buffer, ends[:-1])))
 
 
 def _parts(num_samples: int, size: int = _CHUNK) -> list[slice]:

@@ -112,7 +112,7 @@ class Passes:
         tails, rest = [empty] * self.num_classes, [list[_Chosen]() for _ in range(self.num_classes)]
         nearest = torch.where(tailed, -torch.inf, torch.inf).tolist()  # of each tail's rows
 
-        def look(c: int, rows: Tensor | slice, x: Tensor) -> tuple[int, Tensor, Tensor, _Chosen, _Chosen]:
+        def measure(c: int, rows: Tensor | slice, x: Tensor) -> tuple[int, Tensor, Tensor, _Chosen, _Chosen]:
             row = torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
             every = _Chosen(x, row.to(self.device) + self._first_row, x.square().sum(1))
             far = every.at(every.distances > nearest[c]).farthest() if nearest[c] < torch.inf else empty
@@ -121,7 +121,7 @@ class Passes:
 
         sums = torch.zeros(self.num_classes, self.num_epochs, dtype=torch.float64, device=self.device)
         squares = torch.zeros(self.num_classes, dtype=torch.float64, device=self.device)
-        for c, part, square, far, chosen in self._each(look):
+        for c, part, square, far, chosen in self._each(measure):
             sums[c] += part
             squares[c] += square
             rest[c].append(_Chosen(*(part.cpu() for part in chosen)))
@@ -398,12 +398,12 @@ def _read(file: int, parts: npt.NDArray[Any], offset: int, step: int) -> None:
     """Fill each part, which lie so many bytes apart in the file."""
     offsets = [offset + number * step for number in range(len(parts))]
     if hasattr(os, "posix_fadvise"):  # so that the disk can work on all of them at once
-        for place in offsets:
-            os.posix_fadvise(file, place, parts[0].nbytes, os.POSIX_FADV_WILLNEED)
-    for part, place in zip(parts, offsets, strict=True):
+        for begin in offsets:
+            os.posix_fadvise(file, begin, parts[0].nbytes, os.POSIX_FADV_WILLNEED)
+    for part, begin in zip(parts, offsets, strict=True):
         view, done = memoryview(part.view(np.uint8)), 0
         while done < len(view):
-            count = os.preadv(file, [view[done:]], place + done)
+            count = os.preadv(file, [view[done:]], begin + done)
             if count == 0:
                 raise ValueError("the file of the histories ended early; was it changed while it was read?")
             done += count

@@ -148,9 +148,9 @@ class Rows:
         for _ in range(steps):
             p, threshold = self.boundary(now)
             least = torch.add(self.slack, now.between, alpha=1 - 1e-6)  # a gain of a millionth of the inertia
-            # Slightly less than a row's own weight: one that is alone in its cluster must not leave it.
-            own = torch.add(self.norms[:, None], (now.between / self.n)[:, :, None]).mul_(1 - 1e-6)
-            new = self.candidates((p + own).addcmul_(now.inside, own, value=-2) > threshold)
+            # Slightly less than what the row changes: one that is alone in its cluster must not leave it.
+            weight = torch.add(self.norms[:, None], (now.between / self.n)[:, :, None]).mul_(1 - 1e-6)
+            new = self.candidates((p + weight).addcmul_(now.inside, weight, value=-2) > threshold)
             better = new.between > least
             now = new if better.all() else _choose(better, new, now)
             if not better.all():

@@ -47,7 +47,7 @@ class TwoMeans:
     classes: npt.NDArray[Any]  # (classes,) the distinct labels, ascending
     sizes: Tensor  # (classes, 2) int64
     centroids: Tensor  # (classes, 2, epochs) float64; of a class left whole, its mean twice
-    inertia: Tensor  # (classes,) float64: squared distances to the own centroid, summed
+    inertia: Tensor  # (classes,) float64: squared distances to the nearer centroid, summed
     total: Tensor  # (classes,) float64: squared distances to the class's mean, summed
 
 
@@ -145,8 +145,8 @@ def two_means_in_blocks(
         lists: list[list[Any]] = ranks.from_all(classes.tolist())
         union = np.unique(np.array([label for part in lists for label in part]))
         union = union.astype(classes.dtype) if classes.dtype.kind != "U" else union
-        place = np.searchsorted(union, classes).astype(np.min_scalar_type(len(union)))
-        classes, position = union, place[position]
+        table = np.searchsorted(union, classes).astype(np.min_scalar_type(len(union)))
+        classes, position = union, table[position]
     small = None if len(classes) == 1 else as_positions(position, len(classes))
     with thread_pool() as pool:
 
@@ -179,12 +179,12 @@ def two_means_on_device(
         assert position is not None
         found = _unsplit(classes, histories)
         for start in range(0, len(classes), MOST_CLASSES):
-            own = slice(start, min(start + MOST_CLASSES, len(classes)))
-            rows = ((position >= own.start) & (position < own.stop)).nonzero()[:, 0]
+            these = slice(start, min(start + MOST_CLASSES, len(classes)))
+            rows = ((position >= these.start) & (position < these.stop)).nonzero()[:, 0]
             part = two_means_on_device(histories.T[:, rows].T, position[rows] - start, **options)
             found.assignment[rows], found.margin[rows] = part.assignment, part.margin
-            found.sizes[own], found.centroids[own] = part.sizes, part.centroids
-            found.inertia[own], found.total[own] = part.inertia, part.total
+            found.sizes[these], found.centroids[these] = part.sizes, part.centroids
+            found.inertia[these], found.total[these] = part.inertia, part.total
         return found
 
     def passes(unit: float) -> Passes:
@@ -293,9 +293,9 @@ def _described(
         sign = torch.where(whole, 0.0, torch.where(swap, -1.0, 1.0)).float().to(margin.device)
         for start in range(0, len(margin), _CHUNK):
             part = slice(start, start + _CHUNK)
-            own = torch.zeros(1, dtype=torch.long) if data.position is None else data.position[part].long()
-            inside[part] = (inside[part] ^ (sign < 0)[own]) & (sign != 0)[own]
-            margin[part] *= sign[own]
+            c = torch.zeros(1, dtype=torch.long) if data.position is None else data.position[part].long()
+            inside[part] = (inside[part] ^ (sign < 0)[c]) & (sign != 0)[c]
+            margin[part] *= sign[c]
     sizes = torch.where(whole, 0.0, torch.where(swap, counts - sizes, sizes))
     centroids = torch.where(swap[:, None, None], centroids.flip(1), centroids)
     centroids = torch.where(whole[:, None, None], mean[:, None].expand_as(centroids), centroids)
