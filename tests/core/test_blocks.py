@@ -146,11 +146,11 @@ def test_no_more_than_a_thousandth_worse_where_clusters_run_into_each_other(smal
 
 
 def test_few_rows_far_out_are_a_cluster_wherever_they_stand(small) -> None:
-    x, y = made(20_000, 10, 2)
-    x[[7, 11_111, 19_999]] = 5000.0
-    y[[7, 11_111, 19_999]] = 1
-    same(in_blocks(x, y), two_means(x, y))
-    assert in_blocks(x, y).sizes[1, 1] == 3
+    for rows in ([7, 11_111, 19_999], [0, 1, 2], [8_000, 8_001, 12_345], [501, 9_876, 17_017]):
+        x, y = made(20_000, 10, 2)
+        x[rows], y[rows] = 5000.0, 1
+        same(in_blocks(x, y), two_means(x, y))
+        assert in_blocks(x, y).sizes[1, 1] == 3
 
 
 def test_classes_of_every_kind(small) -> None:
