@@ -489,6 +489,26 @@ def test_timings_that_are_not_there_leave_cells_empty(tmp_path: Path) -> None:
     assert make("cost", [Record(record.path)]).cell("even_odd", "ERM", "search").text == ""
 
 
+def test_the_field_has_the_methods_that_were_run_with_privileges_and_costs(tmp_path: Path) -> None:
+    for seed, seconds in enumerate((10.0, 30.0)):
+        write(tmp_path, "erm", PAIR, seed=seed, seconds=seconds)
+        write(tmp_path, "gdro", PAIR, seed=seed, seconds=3 * seconds)
+        write(tmp_path, "cvar_dro", {"alpha": 0.1}, seed=seed, seconds=seconds / 2, wga=0.25)
+        write(tmp_path, "cvar_dro", {"alpha": 0.5}, seed=seed, seconds=seconds, wga=0.5)
+    table = make("field", load(tmp_path))
+    assert names_of(table) == ["Group DRO", "ERM", "CVaR-DRO"], "no row of a method that was not run"
+    read = {name: table.cell("even_odd", name, "needs groups for").text for name in names_of(table)}
+    assert read == {"Group DRO": "training and selection", "ERM": "nothing", "CVaR-DRO": "nothing"}
+    assert table.cell("even_odd", "Group DRO", "over ERM's").text == "3.00×"
+    # The selected candidate took half of ERM's time, and a made record has a second stage of half the first.
+    assert table.cell("even_odd", "CVaR-DRO", "over ERM's").text == "0.75×"
+    assert table.cell("even_odd", "CVaR-DRO", "candidates").value == 2
+    one = make("1", load(tmp_path))
+    for column in ("WGA", "PoU", "accuracy, balanced"):
+        assert table.cell("even_odd", "CVaR-DRO", column) == one.cell("even_odd", "CVaR-DRO", column)
+    assert table.cell("even_odd", "CVaR-DRO", "PoU").text, "there is a grid, so there is a price"
+
+
 def test_methods_are_read_from_their_files() -> None:
     table = make("methods", [])
     trainings = {name: table.cell("", name, "trainings").value for name in (*paper.METHODS, "eta_tab")}
@@ -498,6 +518,7 @@ def test_methods_are_read_from_their_files() -> None:
     assert table.cell("", "gdro", "needs groups for").text == "training and selection"
     assert table.cell("", "lff", "groups, paper").text == "selection"
     assert table.cell("", "tab", "paper's hyperparameters").text == "none"
+    assert "exps/disagreement.py" in table.cell("", "self_", "published code selects by").text
 
 
 def test_datasets_come_from_data_and_records(tmp_path: Path) -> None:

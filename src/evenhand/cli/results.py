@@ -27,7 +27,7 @@ ENDINGS = {".md": "md", ".csv": "csv", ".tex": "latex", ".json": "json", ".html"
 
 @app.command(rich_help_panel=RESULTS)
 def table(
-    name: Annotated[str, typer.Argument(help="1, 2, datasets, methods, selected, cost or compare.")],
+    name: Annotated[str, typer.Argument(help="1, 2, datasets, methods, selected, cost, field or compare.")],
     runs: Sources = HERE,
     task: Tasks = None,
     by: Annotated[
