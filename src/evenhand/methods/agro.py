@@ -19,7 +19,7 @@ VERSION = 1
 GRID = {"cover": [0.1, 0.2], "warmup": [0, 1]}
 PUBLISHED = "worst group of validation (robust-transformers, trainer_slicer.py)"
 TRAININGS = 2
-COST_NOTE = "counted as two trainings; the grouper, a small net on ERM's features, comes on top"
+COST_NOTE = "counted as one training beside ERM's; the grouper, a small net on ERM's features, comes on top"
 TINY = 1e-12
 
 
