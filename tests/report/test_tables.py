@@ -14,13 +14,15 @@ from made_bench import curves, whole, write
 from rich.console import Console
 from typer.testing import CliRunner
 
+from evenhand.bench.grid import combinations, grid_of, title
 from evenhand.bench.pack import load, pack
-from evenhand.bench.results import counting, frame
+from evenhand.bench.results import CRITERIA, counting, frame
 from evenhand.bench.summary import results
 from evenhand.cli import app
 from evenhand.report import paper, render, tables
 from evenhand.report.render import Column, Section, Table
 from evenhand.report.tables import conflicting_share, longest_run, search_seconds, spent
+from evenhand.training import plugins
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 
@@ -507,6 +509,20 @@ def test_the_field_has_the_methods_that_were_run_with_privileges_and_costs(tmp_p
     for column in ("WGA", "PoU", "accuracy, balanced"):
         assert table.cell("even_odd", "CVaR-DRO", column) == one.cell("even_odd", "CVaR-DRO", column)
     assert table.cell("even_odd", "CVaR-DRO", "PoU").text, "there is a grid, so there is a price"
+
+
+def test_every_method_with_a_grid_stands_by_every_criterion_beside_the_oracle(tmp_path: Path) -> None:
+    write(tmp_path, "tab", PAIR, pseudo=True)
+    grids = {name: grid_of("even_odd", name) for name in plugins.describe("evenhand.methods", "train")}
+    searched = [name for name, grid in grids.items() if len(combinations(grid or {})) > 1]
+    assert {"afr", "agro", "dpe", "self_", "ula"} <= set(searched), "published code selects them by groups"
+    for name in searched:
+        for settings in combinations(grids[name] or {})[:2]:
+            write(tmp_path, name, settings)
+    table = make("selected", load(tmp_path))
+    for name in searched:
+        cells = [table.cell("even_odd", title(name), f"by {by}").text for by in (*CRITERIA, "the oracle")]
+        assert all(cells), name
 
 
 def test_methods_are_read_from_their_files() -> None:
