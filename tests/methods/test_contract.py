@@ -13,8 +13,7 @@ from shortcut import shortcut_task
 from torch import nn
 
 from evenhand import Recipe, Task, execute, rebalance
-from evenhand.bench.grid import combinations, rule
-from evenhand.bench.plan import PAPER
+from evenhand.bench.grid import PAPER, combinations, rule
 from evenhand.training import plugins
 from evenhand.training.progress import Silent
 from evenhand.training.record import Record
