@@ -20,7 +20,6 @@ from parsed_page import Page
 from evenhand import Split, Task, execute, tasks
 from evenhand.report import palette
 from evenhand.report.page import build, task_loader
-from evenhand.report.plots.style import colour as figure_colour
 from evenhand.training.record import Record
 from evenhand.training.store import read_json, write_json
 
@@ -379,7 +378,6 @@ def test_a_method_has_one_colour_in_every_chart_and_legend(tmp_path: Path) -> No
         assert f'class="key {variable}"' in html and f'"colour": "{variable}"' in html
         assert f"--{variable}:{palette.look(method).light};" in html
         assert f"--{variable}:{palette.look(method).dark};" in html
-        assert figure_colour(method) == palette.look(method).light
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs the browser chromium")
