@@ -53,7 +53,7 @@ def record(
     """Train the estimator and give every sample's losses, (samples, epochs) float32."""
     training = training_of(estimator)
     assert training is not None
-    _, position = _encode(y)
+    position = np.unique(y, return_inverse=True)[1]
     columns = [losses_of(scores, position) for (scores,) in training(estimator, [x], y, weight, epochs, seed)]
     return np.stack(columns, axis=1)
 
@@ -64,12 +64,6 @@ def seeded(estimator: Any, seed: int) -> Any:
     parameters = copied.get_params(deep=True).items()
     unset = [key for key, value in parameters if value is None and key.endswith("random_state")]
     return copied.set_params(**dict.fromkeys(unset, seed))
-
-
-def _encode(y: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-    """The distinct labels, sorted, and which of them each sample has."""
-    classes, position = np.unique(y, return_inverse=True)
-    return classes, position.reshape(-1).astype(np.int64)
 
 
 def losses_of(probabilities: Array, position: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -159,7 +153,7 @@ def _epochs(
     estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
 ) -> Scores:
     """One `partial_fit` an epoch, on shuffled rows; without `epochs`, until the loss falls no further."""
-    classes, position = _encode(y)
+    classes, position = np.unique(y, return_inverse=True)
     own = _prepare_for_epochs(estimator, classes, y)
     most = epochs or min(own.get("max_iter") or _MOST_POINTS, _MOST_POINTS)
     tolerance = own.get("tol") or _TOLERANCE

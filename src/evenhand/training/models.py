@@ -256,23 +256,19 @@ def _load(model: nn.Module, state: dict[str, Tensor], file: Path, *, take_head: 
     def fits(key: str) -> bool:
         return take_head and key in state and state[key].shape == own[key].shape
 
-    heads = [key for key in own if key.startswith(head)]
-    if not all(fits(key) for key in heads):
+    if not all(fits(key) for key in own if key.startswith(head)):
         state = {key: value for key, value in state.items() if not key.startswith(head)}
+    try:
+        found = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:  # of shapes
+        raise ValueError(f"{file} does not fit the model: {error}") from error
     # Counters of batch norm, which files from before torch 0.4.1 lack, change no output.
-    required = {key for key in own if not key.startswith(head) and not key.endswith("num_batches_tracked")}
-    for problem, keys in (
-        ("lacks", sorted(required - set(state))),
-        ("has unknown", sorted(set(state) - set(own))),
-        (
-            "has wrong shapes for",
-            sorted(key for key in required & set(state) if state[key].shape != own[key].shape),
-        ),
-    ):
+    missing = [key for key in found.missing_keys if not key.endswith("num_batches_tracked")]
+    missing = [key for key in missing if not key.startswith(head)]
+    for problem, keys in (("lacks", missing), ("has unknown", found.unexpected_keys)):
         if keys:
             more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
             raise ValueError(f"{file} does not fit the model: it {problem} {', '.join(keys[:3])}{more}")
-    model.load_state_dict({**own, **state})
 
 
 # -- the head, and what is put on top of a network -------------------------------------------------------
