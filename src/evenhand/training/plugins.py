@@ -231,17 +231,17 @@ def check_values(function: Any, values: dict[str, Any], owner: str) -> dict[str,
         if hint is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)  # 1 and 1.0 are one setting
         if not _fits(value, hint):
-            raise ValueError(f"{name} of {owner} must be {_words(hint)}, got {value!r}")
+            raise ValueError(f"{name} of {owner} must be {_type_name(hint)}, got {value!r}")
         checked[name] = value
     return checked
 
 
-def _words(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     """A type as a user would say it: int or 'ratio'."""
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(repr, arguments))
-    return " or ".join(map(_words, arguments)) if arguments else str(getattr(hint, "__name__", hint))
+    return " or ".join(map(_type_name, arguments)) if arguments else str(getattr(hint, "__name__", hint))
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -261,9 +261,9 @@ def parse_value(text: str) -> Any:
     >>> [parse_value(text) for text in ("3", "1e-3", "true", "none", "ratio")]
     [3, 0.001, True, None, 'ratio']
     """
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
+    constants = {"true": True, "false": False, "none": None}
+    if text.lower() in constants:
+        return constants[text.lower()]
     for kind in (int, float):
         try:
             return kind(text)
