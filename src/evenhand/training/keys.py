@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import importlib
 import sys
+import typing
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,7 @@ from evenhand.core.compiler import has_triton
 from evenhand.training import plugins
 from evenhand.training.data import Split, Task, checksum, fixed_randomness
 from evenhand.training.plugins import definition
-from evenhand.training.recipe import Recipe
+from evenhand.training.recipe import Recipe, check_types
 from evenhand.training.record import key_of
 
 NUMERICS = 1  # part of every key; raise it when the engine computes other numbers from the same settings
@@ -157,7 +158,7 @@ def sort_settings(
                 f"{', '.join(defaults) or 'none of its own'}, and the recipe has {', '.join(sorted(fields))}"
             )
     values = {name: value for name, value in given.items() if name in defaults}
-    values = plugins.check_values(module.train, values, f"method {method!r}")
+    values = check_types(values, typing.get_type_hints(module.train), f" of method {method!r}")
     settings = {name: value for name, value in values.items() if value != defaults[name]}
     return settings, {name: value for name, value in given.items() if name not in defaults}
 

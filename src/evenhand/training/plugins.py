@@ -9,8 +9,6 @@ import importlib
 import inspect
 import sys
 import traceback
-import types
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -220,39 +218,6 @@ def _text_digest(source: Any) -> str:
     except (OSError, TypeError):
         text = ""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def check_values(function: Any, values: dict[str, Any], owner: str) -> dict[str, Any]:
-    """The values as their arguments' types want them; one of another type is refused."""
-    hints = typing.get_type_hints(function)
-    checked = {}
-    for name, value in values.items():
-        hint = hints.get(name, Any)
-        if hint is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)  # 1 and 1.0 are one setting
-        if not _fits(value, hint):
-            raise ValueError(f"{name} of {owner} must be {_type_name(hint)}, got {value!r}")
-        checked[name] = value
-    return checked
-
-
-def _type_name(hint: Any) -> str:
-    """A type as a user would say it: int or 'ratio'."""
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return " or ".join(map(repr, arguments))
-    return " or ".join(map(_type_name, arguments)) if arguments else str(getattr(hint, "__name__", hint))
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return value in arguments
-    if arguments and typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return any(_fits(value, argument) for argument in arguments)
-    if hint in (int, float):
-        return isinstance(value, hint) and not isinstance(value, bool)
-    return not isinstance(hint, type) or isinstance(value, hint)
 
 
 def parse_value(text: str) -> Any:
