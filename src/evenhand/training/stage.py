@@ -42,7 +42,7 @@ Factory = Callable[[], nn.Module]
 Score = Callable[[Tensor, Split], float]  # (logits (samples, classes) float32 on the CPU, split) -> score
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fit:
     """A training as one of its stopping rules left it."""
 
@@ -108,7 +108,7 @@ class Fit:
         return history[:, : self.epochs]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Request:
     """One call of `Run.fit`, which explains the arguments."""
 
