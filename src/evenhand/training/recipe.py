@@ -122,4 +122,4 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, argument) for argument in arguments)
     if hint in (int, float):
         return isinstance(value, hint) and not isinstance(value, bool)
-    return not isinstance(hint, type) or isinstance(value, hint)
+    return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
