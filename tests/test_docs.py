@@ -47,6 +47,7 @@ NOT_RUN = {
     ("architecture", "core/ "): "a drawing",
     ("architecture", "tasks.load("): "a drawing",
     ("architecture", "runs/<task>/"): "a drawing",
+    ("architecture", "Run.fit "): "a drawing",
 }
 
 
