@@ -36,7 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "masktune": {"threshold": 1.0},
     "lff": {"q": 0.5},
 }
-UNEQUAL = ("timing.json", "claim")  # hold times
+UNEQUAL = ("timing.json", "claim", "claim.owner")  # hold times
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def whole(root: Path) -> list[str]:
 
 def _read(path: Path) -> None:
     """Read a file as strictly as its kind allows."""
-    if path.name in ("claim", "log.txt"):
+    if path.name in ("claim", "claim.owner", "log.txt"):
         return
     if path.name == "metrics.json":
         read_metrics(path)

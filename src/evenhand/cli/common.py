@@ -22,6 +22,7 @@ STYLE: dict[str, Any] = {
 }
 app = typer.Typer(name="evenhand", add_completion=False, pretty_exceptions_enable=False, **STYLE)
 
+LONGEST = 2000  # characters of an error or a warning
 MOST_SEED = 2**32 - 1
 Seed = Annotated[
     int,
@@ -31,7 +32,7 @@ Seed = Annotated[
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of runs. A finished run is returned, not repeated.")]
 Data = Annotated[Path | None, typer.Option(help="Folder of the datasets.", envvar="EVENHAND_DATA")]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Device to compute on.")]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N|mps", help="Device to compute on.")]
 Epochs = Annotated[int | None, typer.Option(help="Maximum number of epochs of each training.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -77,11 +78,17 @@ def say(text: object, *, err: bool = False) -> None:
     typer.echo("\n".join(map(printable, str(text).split("\n"))), err=err)
 
 
+def shortened(text: object) -> str:
+    """The text of an error, which may quote a whole file, without its middle."""
+    said = str(text)
+    return said if len(said) <= LONGEST else f"{said[: LONGEST // 2]} … {said[-LONGEST // 2 :]}"
+
+
 def plain_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """A warning in one line, without the code that raised it: a user cannot change that code."""
-    return f"evenhand: warning: {printable(message)}\n"
+    return f"evenhand: warning: {printable(shortened(message))}\n"
 
 
 def console() -> Any:

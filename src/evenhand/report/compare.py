@@ -22,7 +22,15 @@ from evenhand.bench import results
 from evenhand.bench.grid import task_file, title
 from evenhand.bench.results import COLLAPSED, Frame
 from evenhand.report.render import Column, Row, Section, Table, interval, percents
-from evenhand.report.tables import mean_of_known, older, other_data, spec_of, told_left_out, trained_otherwise
+from evenhand.report.tables import (
+    mean_of_known,
+    older,
+    other_data,
+    spec_of,
+    told_left_out,
+    trained_otherwise,
+    unsealed,
+)
 from evenhand.training.record import Record
 
 REPLICATES = 2000
@@ -78,7 +86,13 @@ def table_compare(parts: Sequence[Frame], root: Path | None = None, against: str
     )
     sections = [_section(rows, root, delta) for rows in ordered]
     shown = [rows.assign(shown=~rows.duplicated(["name", "seed"])) for rows in ordered]
-    return Table("compare", "Variants, seed by seed", columns, sections, [how, *older(shown, "shown")])
+    return Table(
+        "compare",
+        "Variants, seed by seed",
+        columns,
+        sections,
+        [how, *older(shown, "shown"), *unsealed(shown, "shown")],
+    )
 
 
 def _ordered(rows: Frame, against: str) -> Frame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +69,7 @@ def trained(task: Task, recipe: Recipe, arithmetic: Arithmetic, inputs: dict[str
     if inputs:
         content["inputs"] = inputs
     if ":" in recipe.model:  # a user's own, which may have been edited
-        content["model_source"] = plugins.version(importlib.import_module(recipe.model.partition(":")[0]))
+        content["model_source"] = plugins.version(plugins.import_own(recipe.model.partition(":")[0]))
     if weights := [split.weight for split in (task.val, task.test) if split.weight is not None]:
         content["scoring_weights"] = checksum(*weights)
     return content
@@ -98,9 +97,11 @@ def resolve_device(device: str) -> torch.device:
     """`auto` is the GPU where there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {device!r}")
     where = torch.device(device)
+    if where.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device mps was asked for, but torch sees no Apple GPU here; use --device cpu")
     if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"device {device} was asked for, but torch sees {torch.cuda.device_count() or 'no'} GPU here; "
