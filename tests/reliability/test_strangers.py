@@ -105,7 +105,7 @@ def test_unsealed_records_are_marked_in_tables_and_pages(tmp_path: Path) -> None
         manifest.seal(path, content)
     build(records.load(runs), tmp_path / "sealed.html", load_task=lambda _: None)
     sealed = [tables.make(name, results.frame(records.load(runs))) for name in ("1", "compare")]
-    assert "nsealed" not in (tmp_path / "sealed.html").read_text() + str(sealed)
+    assert "Unsealed" not in (tmp_path / "sealed.html").read_text() + str(sealed)
     (path / "checksums.json").unlink()
     build(records.load(runs), tmp_path / "page.html", load_task=lambda _: None)
     assert "Unsealed: these records have no checksums" in (tmp_path / "page.html").read_text()

@@ -91,7 +91,7 @@ def table_compare(parts: Sequence[Frame], root: Path | None = None, against: str
         "Variants, seed by seed",
         columns,
         sections,
-        [how, *older(shown, "shown"), *unsealed(shown, "shown")],
+        [how, *unsealed(shown, "shown"), *older(shown, "shown")],
     )
 
 

@@ -86,7 +86,7 @@ def make(
 
         return table_compare(parts, root, against)
     made = table_two(parts, by) if name == "2" else OF_TASKS[name](parts, by, failed)
-    return replace(made, notes=[*made.notes, *older(parts, "alike"), *unsealed(parts, "alike")])
+    return replace(made, notes=[*made.notes, *unsealed(parts, "alike"), *older(parts, "alike")])
 
 
 def check(name: str) -> None:

@@ -109,8 +109,13 @@ def relaxed() -> Iterator[None]:
         os.fsync = real
 
 
-def fuzz(target: object, cases: int, seed: int = 0) -> collections.Counter[str]:
-    """So many mutated files through one reader; counts what became of them, defects by their text."""
+def fuzz(
+    target: object, cases: int, seed: int = 0, seconds: float = float("inf")
+) -> collections.Counter[str]:
+    """So many mutated files, or as many as fit into so many CPU seconds, through one reader.
+
+    Counts what became of them, defects by their text.
+    """
     from mutate import mutated
 
     rng = random.Random(f"{seed}/{target.name}")
@@ -118,7 +123,10 @@ def fuzz(target: object, cases: int, seed: int = 0) -> collections.Counter[str]:
     results: collections.Counter[str] = collections.Counter()
     try:
         seeds = place.seeds()
+        end = time.process_time() + seconds
         for number in range(cases):
+            if time.process_time() > end:
+                break
             data = seeds[number] if number < len(seeds) else mutated(rng.choice(seeds), seeds, rng)
             try:
                 results[place.try_(data)] += 1
@@ -164,6 +172,9 @@ def main() -> int:
     parser.add_argument("targets", nargs="*")
     parser.add_argument("--cases", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="CPU seconds of one target, at most"
+    )
     parser.add_argument("--atheris", metavar="TARGET")
     given = parser.parse_args()
     if given.atheris:
@@ -176,7 +187,7 @@ def main() -> int:
         if given.targets and target.name not in given.targets:
             continue
         begun = time.monotonic()
-        results = fuzz(target, given.cases, given.seed)
+        results = fuzz(target, given.cases, given.seed, given.seconds)
         wrong = {text: count for text, count in results.items() if text.startswith("DEFECT")}
         total, defects = total + results.total(), defects + sum(wrong.values())
         print(
