@@ -14,7 +14,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 # A pinned requirement, its marker if it has one, and the lines with its hashes.
-PINNED = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==([^\s;\\]+)[^\n]*((?:\n +--hash=\S+(?: \\)?)*)", re.MULTILINE)
+PINNED = re.compile(
+    r"^([\w.-]+)(?:\[[\w,-]+\])?==([^\s;\\]+)[^\n]*((?:\n +--hash=\S+(?: \\)?)*)", re.MULTILINE
+)
 
 
 def pinned(text: str) -> list[tuple[str, str, list[str]]]:
@@ -40,7 +42,11 @@ def component(name: str, version: str, hashes: list[str]) -> dict[str, Any]:
     except metadata.PackageNotFoundError:  # of another platform or version of Python
         return found
     license_ = about.get("License-Expression") or ""
-    classified = [each.rpartition(" :: ")[2] for each in about.get_all("Classifier", []) if each.startswith("License ::")]
+    classified = [
+        each.rpartition(" :: ")[2]
+        for each in about.get_all("Classifier", [])
+        if each.startswith("License ::")
+    ]
     if license_:
         found["licenses"] = [{"expression": license_}]
     elif classified:

@@ -28,7 +28,7 @@ def make(runs: Path, number: int) -> int:
 
     from evenhand.bench.plan import PAPER, waves
     from evenhand.bench.work import load
-    from evenhand.training.identity import identify
+    from evenhand.training.keys import identify
 
     task, cpu, written, seed = load(TASK, None), torch.device("cpu"), 0, 0
     while written < number:

@@ -22,7 +22,7 @@ from evenhand.bench import pack as records  # noqa: E402
 from evenhand.bench import results  # noqa: E402
 from evenhand.report import tables  # noqa: E402
 from evenhand.report.page import build  # noqa: E402
-from evenhand.training import identity, manifest, plugins, store  # noqa: E402
+from evenhand.training import manifest, plugins, store, sync  # noqa: E402
 from evenhand.training.record import Record  # noqa: E402
 
 
@@ -214,8 +214,8 @@ def test_the_path_of_the_demo_needs_no_fcntl(tmp_path: Path) -> None:
 def test_an_apple_gpu_is_a_device_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(ValueError, match="torch sees no Apple GPU here; use --device cpu"):
-        identity.resolve_device("mps")
+        sync.resolve_device("mps")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert identity.resolve_device("mps") == torch.device("mps")
+    assert sync.resolve_device("mps") == torch.device("mps")
     with pytest.raises(ValueError, match="device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'"):
-        identity.resolve_device("tpu")
+        sync.resolve_device("tpu")

@@ -21,10 +21,9 @@ from torch.nn import functional as F
 
 from evenhand import Recipe, Task, execute
 from evenhand.bench import pack as records
-from evenhand.training import arithmetic, identity, plugins
+from evenhand.training import keys, plugins
 from evenhand.training import run as run_module
-from evenhand.training.arithmetic import Arithmetic, resolve
-from evenhand.training.identity import identify
+from evenhand.training.keys import Arithmetic, identify, resolve
 from evenhand.training.objective import cross_entropy
 from evenhand.training.plan import Plan
 from evenhand.training.progress import Silent
@@ -39,7 +38,7 @@ STUDIES = Path(__file__).parents[2] / "results" / "studies"
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU with bf16 and Triton; nothing is computed on it."""
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    monkeypatch.setattr(arithmetic, "has_triton", lambda: True)
+    monkeypatch.setattr(keys, "has_triton", lambda: True)
 
 
 def make_run(
@@ -107,7 +106,7 @@ def test_all_that_is_left_to_choose_is_resolved(
 
 @pytest.mark.usefixtures("gpu")
 def test_without_triton_there_are_no_kernels(tiny: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arithmetic, "has_triton", lambda: False)
+    monkeypatch.setattr(keys, "has_triton", lambda: False)
     assert resolve(tiny, tiny.recipe, CUDA).compute == "eager"
 
 
@@ -183,7 +182,7 @@ def test_a_run_s_key_knows_versions_groups_and_weights(tiny: Task, monkeypatch: 
         patch.setattr(importlib.import_module("evenhand.methods.erm"), "VERSION", 2)
         assert key(tiny) != erm and key(tiny, "gdro") == gdro
     with monkeypatch.context() as patch:
-        patch.setattr(identity, "NUMERICS", 2)
+        patch.setattr(keys, "NUMERICS", 2)
         assert key(tiny) != erm and key(tiny, "gdro") != gdro
     assert (key(tiny), key(tiny, "gdro")) == (erm, gdro)
 
@@ -289,7 +288,7 @@ def test_a_stage_s_key_knows_versions_and_weights(
         if change and changed == "VERSION":
             monkeypatch.setattr(successor, "VERSION", 99)
         if change and changed == "NUMERICS":
-            monkeypatch.setattr(identity, "NUMERICS", 99)
+            monkeypatch.setattr(keys, "NUMERICS", 99)
         weight = torch.linspace(1, 2, len(tiny.val)) if change and changed == "weight" else None
         task = dataclasses.replace(tiny, val=dataclasses.replace(tiny.val, weight=weight))
         run = make_run(task, tmp_path)

@@ -23,8 +23,8 @@ from evenhand.tasks import folder, table
 from evenhand.tasks.samples import Samples
 from evenhand.training import progress
 from evenhand.training.data import Task
-from evenhand.training.identity import resolve_device
 from evenhand.training.models import OWN, call_own, make_model, own_function, takes
+from evenhand.training.sync import resolve_device
 
 CHEAP_FOLDS, FOLDS = 4, 2  # of trainings that take seconds, and of others
 KINDS = {"table": "a table of features", "text": "a table of texts", "images": "images"}

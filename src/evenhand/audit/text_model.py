@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from evenhand.audit.evidence import Evidence
 from evenhand.tasks.samples import Samples
 from evenhand.training.data import Task, checksum
-from evenhand.training.identity import resolve_device
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import json_bytes, read_checked
+from evenhand.training.sync import resolve_device
 
 TRANSFORMERS_NEEDED = "a Hugging Face model needs transformers: pip install 'evenhand[transformers]'"
 LONGEST = 256  # tokens of a text; the time of a training grows with them

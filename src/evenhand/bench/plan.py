@@ -47,7 +47,8 @@ class Planned:
 
 def locate(planned: Planned, task: Task, runs: Path, device: str = "auto") -> Path:
     """The folder in which `execute` keeps this run."""
-    from evenhand.training.identity import identify, resolve_device
+    from evenhand.training.keys import identify
+    from evenhand.training.sync import resolve_device
 
     recipe = task.recipe.replace(**planned.changes)
     identity = identify(task, planned.method, planned.settings, recipe, resolve_device(device))

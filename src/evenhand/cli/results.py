@@ -101,12 +101,12 @@ def figure(
         raise ValueError(f"name a figure: {', '.join(FIGURES)}; --list says what they show")
     check(name)
     from evenhand.bench import results
-    from evenhand.report import plots
+    from evenhand.report import figures
 
     file = _file(out or Path(f"{name}.svg"), f"{name}.svg")
-    plots.check_form(file)  # before anything is drawn
+    figures.check_form(file)  # before anything is drawn
     frame = results.frame(_records(runs))
-    say(plots.save(plots.draw(name, frame, task or ()), file))
+    say(figures.save(figures.draw(name, frame, task or ()), file))
 
 
 @app.command(rich_help_panel=RESULTS)

@@ -20,11 +20,11 @@ from evenhand.training import plugins
 from evenhand.training.batches import Batches, Source
 from evenhand.training.data import Split, Task
 from evenhand.training.evaluation import logits
-from evenhand.training.identity import resolve_device
 from evenhand.training.models import make_model, rebuilt
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import INPUTS, Record
 from evenhand.training.store import read_json, schema_error
+from evenhand.training.sync import resolve_device
 
 _LARGEST = 1 << 28  # numbers of one sample
 

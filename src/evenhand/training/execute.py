@@ -27,13 +27,14 @@ from evenhand.training.checkpoint import claim_together
 from evenhand.training.cuda_graphs import allow_kernels
 from evenhand.training.data import Task, as_input
 from evenhand.training.evaluation import autocast, dynamics, score
-from evenhand.training.identity import Identity, identify, join_ranks
+from evenhand.training.keys import Identity, identify
 from evenhand.training.models import rebuilt
 from evenhand.training.plugins import groups_needed
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_whole, set_damage_aside
 from evenhand.training.run import Run
 from evenhand.training.store import check_folder, json_bytes, write_bytes, write_json
+from evenhand.training.sync import join_ranks
 
 HALF = 65504.0  # the largest float16
 

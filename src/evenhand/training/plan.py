@@ -12,11 +12,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from evenhand.core import ranks
-from evenhand.training.arithmetic import Arithmetic
 from evenhand.training.batches import Transform
 from evenhand.training.checkpoint import Histories
 from evenhand.training.data import Split, checksum
-from evenhand.training.keys import Description, describe_callable, is_named
+from evenhand.training.keys import Arithmetic, Description, describe_callable, is_named
 from evenhand.training.objective import Objective, has_step, is_separable
 from evenhand.training.plugins import definition
 from evenhand.training.recipe import Recipe

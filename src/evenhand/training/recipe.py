@@ -16,7 +16,7 @@ class Recipe:
 
     Only values that differ from the defaults below enter a run's key, so adding a field with a default
     that keeps today's behaviour never orphans old records. `slices`, `precision` and `compile` enter it as
-    they are resolved (arithmetic.py).
+    they are resolved (keys.py).
 
     >>> Recipe(epochs=20).changed()
     {'epochs': 20}

@@ -18,14 +18,19 @@ from evenhand.core.arrays import as_whole
 from evenhand.core.partition import Partition, of_mask
 from evenhand.core.rebalance import Balanced
 from evenhand.training import log, progress, sync
-from evenhand.training.arithmetic import num_steps, resolve
 from evenhand.training.batches import Batches, Source, Transform
 from evenhand.training.checkpoint import Histories, claim_together, load_for_all, write_curve
 from evenhand.training.cuda_graphs import allow_kernels
 from evenhand.training.data import Batch, Split, Task, as_input, checksum, content_of
 from evenhand.training.evaluation import features, logits
-from evenhand.training.identity import trained
-from evenhand.training.keys import Description, describe_callable, describe_inputs
+from evenhand.training.keys import (
+    Description,
+    describe_callable,
+    describe_inputs,
+    num_steps,
+    resolve,
+    trained,
+)
 from evenhand.training.loop import Training
 from evenhand.training.manifest import is_intact, write_digested
 from evenhand.training.models import make_model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise
@@ -15,6 +16,40 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evenhand.core import ranks
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {device!r}")
+    where = torch.device(device)
+    if where.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device mps was asked for, but torch sees no Apple GPU here; use --device cpu")
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device {device} was asked for, but torch sees {torch.cuda.device_count() or 'no'} GPU here; "
+            "use --device cpu or auto"
+        )
+    return where
+
+
+def join_ranks(device: str) -> torch.device:
+    """The device of this process; of several that torchrun has started, each takes a GPU of its own."""
+    where = resolve_device(device)
+    if ranks.launched() and where.type == "cuda":
+        if where.index is not None:
+            raise ValueError(f"ranks take a GPU each, but --device {device} is one GPU; use --device cuda")
+        if ranks.local_number() >= torch.cuda.device_count():
+            raise ValueError(
+                f"ranks take a GPU each, but there are more of them than GPUs ({torch.cuda.device_count()}); "
+                "lower torchrun's --nproc-per-node, or use --device cpu"
+            )
+        where = torch.device("cuda", ranks.local_number())
+        torch.cuda.set_device(where)
+    ranks.join(gpu=where.type == "cuda")
+    return where
 
 
 def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple[int, torch.Generator]:
