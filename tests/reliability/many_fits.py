@@ -17,9 +17,9 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-import evenhand  # noqa: E402
+import evenhand
 
 
 def resident() -> float:
@@ -39,7 +39,9 @@ def one_fit(seed: int) -> None:
     split = evenhand.Split(x, (x[:, 0] > 0.5).astype(np.int64))
     recipe = evenhand.Recipe(epochs=2, batch_size=64)
     with tempfile.TemporaryDirectory() as runs:
-        result = evenhand.fit(model, split, val_set=split, recipe=recipe, device="cpu", runs=Path(runs), seed=seed)
+        result = evenhand.fit(
+            model, split, val_set=split, recipe=recipe, device="cpu", runs=Path(runs), seed=seed
+        )
         result.report(Path(runs) / "page.html")
 
 

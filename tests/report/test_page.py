@@ -387,7 +387,7 @@ def test_a_browser_runs_our_script_under_the_policy(page: Path, tmp_path: Path) 
     words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
     done = subprocess.run(
         [*words, "--enable-logging=stderr", "--dump-dom", page.resolve().as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     assert "CONSOLE" not in done.stderr, done.stderr
     dom = Page(done.stdout)
