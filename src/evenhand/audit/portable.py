@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -104,7 +105,7 @@ def _columns(columns: Any) -> dict[str, Any]:
         cells = np.empty((len(values), len(words)), dtype=object)
         cells[:] = [each[0] for each in codes.categories_]
         cells[:, place] = values
-        coded = codes.transform(table.pandas_module().DataFrame(cells, columns=words))
+        coded = codes.transform(pandas.DataFrame(cells, columns=words))
         known[str(name)] = dict(zip(values, coded[:, place].tolist(), strict=True))
     return {"numbers": [str(name) for name in numbers], "words": known}
 

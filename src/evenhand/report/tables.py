@@ -563,8 +563,7 @@ def facts_of_data(spec: str, root: Path | None) -> dict[str, Any]:
 
             size = int(tasks.parse(spec)[1].get("size") or declared.options["size"])
             train, group = listing.rows(TRAIN), listing.group
-            conflicting = getattr(declared.constants, "CONFLICTING", ())
-            counted = len(train), None if group is None else group[train], conflicting
+            counted = len(train), None if group is None else group[train], listing.conflicting
             return _facts(listing.class_names, listing.group_names, (3, size, size), *counted)
         task = tasks.load(spec, root)
     except (ValueError, OSError, ImportError):

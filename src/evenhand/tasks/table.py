@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import torch
 
 from evenhand.tasks import folder
@@ -20,7 +21,6 @@ RECIPE = Recipe(model="mlp", epochs=40, batch_size=128, check_every=1)
 MOST_WORDS = 2000  # of a bag of words that a network reads; the linear model of an audit reads all
 MOST_VALUES = 50  # of a category that a network sees; rarer ones look alike
 IDENTIFIER = 0.5  # a column of words with more distinct values than this share of its rows names the rows
-PANDAS_NEEDED = "tables need pandas and pyarrow: pip install 'evenhand[table]'"
 CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".csv.gz", ".tsv.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 SUFFIXES = (*CSV_SUFFIXES, *PARQUET_SUFFIXES)
@@ -102,7 +102,6 @@ def read_table(
 
 def read(file: Path, *, header: bool = True) -> Any:
     """The table as a pandas frame; without a header its columns are called 0, 1, 2, …"""
-    pandas_module()  # says that it is needed
     name = file.name.lower()
     if not file.is_file():
         raise ValueError(f"expected a table or a folder of class folders, but there is no {file}")
@@ -110,6 +109,8 @@ def read(file: Path, *, header: bool = True) -> Any:
         raise ValueError(f"expected a table whose name ends in {', '.join(SUFFIXES)}, got {file.name!r}")
     try:
         frame, names = (_parquet if name.endswith(PARQUET_SUFFIXES) else _csv)(file, header)
+    except ImportError as error:
+        raise ImportError("reading Parquet needs pyarrow: pip install 'evenhand[table]'") from error
     except Exception as error:  # pandas and pyarrow raise many kinds
         raise ValueError(_unreadable(file, error)) from error
     _check_names(names, file)
@@ -130,7 +131,6 @@ def _parquet(file: Path, header: bool) -> tuple[Any, list[str]]:
 
 def _csv(file: Path, header: bool) -> tuple[Any, list[str]]:
     """The frame, and the names as they stand in the first line: pandas renames those that come twice."""
-    pandas = pandas_module()
     form = {"sep": _separator(file), "skipinitialspace": True}
     frame = pandas.read_csv(file, **form, header=0 if header else None, na_values=["?"], low_memory=False)
     if not header:
@@ -172,15 +172,6 @@ def _separator(file: Path) -> str:
         return csv.Sniffer().sniff(first, delimiters=",;\t|").delimiter
     except csv.Error:
         return ","
-
-
-def pandas_module() -> Any:
-    """pandas, which only tables need."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError(PANDAS_NEEDED) from error
-    return pandas
 
 
 # The table's columns.
@@ -235,7 +226,6 @@ def image_files(paths: list[str], table: Path, column: str) -> list[Path]:
 
 def _plain(values: Any) -> Any:
     """A column as floats, or as text where it holds words; no dates, no truth values."""
-    pandas = pandas_module()
     if pandas.api.types.is_bool_dtype(values):
         return values.astype(float)
     if pandas.api.types.is_datetime64_any_dtype(values):
@@ -252,7 +242,7 @@ def numbers(values: Any) -> Any:
     """A column of new rows as the floats that a model knows it to hold."""
     plain = _plain(values)
     try:
-        return pandas_module().to_numeric(plain)
+        return pandas.to_numeric(plain)
     except ValueError as error:
         raise ValueError(
             f"expected numbers in the column {values.name!r}, as in training: {error}"
@@ -288,7 +278,7 @@ def cleaned(frame: Any, notes: list[str]) -> Any:
             "expected at least one feature column besides label and group, but none is left: "
             f"{', '.join(useless[:5]) or 'there are no others'}; add columns that differ between rows"
         )
-    result = pandas_module().DataFrame(columns)
+    result = pandas.DataFrame(columns)
     missing = int(result.isna().to_numpy().sum())
     if missing:
         notes.append(
@@ -338,17 +328,21 @@ def fitted_words(vectorizer: Any, texts: list[str]) -> Any:
         ) from error
 
 
-def task(data: Samples) -> Task:
-    """A table or texts as float32 numbers, scaled by what the training rows are like."""
+def inputs(data: Samples) -> torch.Tensor:
+    """A table or texts as numbers, (samples, features) float32, scaled by what the training rows are like."""
     train = data.rows(TRAIN)
     if data.kind == "text":
         vectorizer = bag_of_words(MOST_WORDS)
         fitted_words(vectorizer, [data.texts[row] for row in train])
         x = vectorizer.transform(data.texts).toarray()
     else:
-        columns = dense_columns(data.frame).fit(data.frame.iloc[train])
-        x = columns.transform(data.frame)
-    return tensor_task(data, torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32)))
+        x = dense_columns(data.frame).fit(data.frame.iloc[train]).transform(data.frame)
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+
+
+def task(data: Samples) -> Task:
+    """A table or texts as a Task for a small network."""
+    return tensor_task(data, inputs(data))
 
 
 def tensor_task(data: Samples, x: torch.Tensor) -> Task:
