@@ -67,6 +67,8 @@ def test_the_bill_of_materials_lists_what_is_pinned(tmp_path: Path, sbom: Module
 def test_every_dependency_is_explained() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text().partition("## Dependencies")[2]
     explained = {
-        name for row in re.findall(r"^\| ([a-z][a-z0-9, -]+) \|", page, re.MULTILINE) for name in row.split(", ")
+        name
+        for row in re.findall(r"^\| ([a-z][a-z0-9, -]+) \|", page, re.MULTILINE)
+        for name in row.split(", ")
     }
     assert explained - {"package"} == names(PROJECT["dependencies"])
