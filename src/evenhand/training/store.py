@@ -165,7 +165,12 @@ def _fits(content: Any, schema: Schema) -> bool:
 
 def read_checked(path: Path, schema: Schema, what: str) -> dict[str, Any]:
     """Read JSON that fits the schema; anything else raises Damaged."""
-    content: dict[str, Any] = read_json(path)
+    return check_json(path.read_bytes(), path, schema, what)
+
+
+def check_json(data: bytes, path: Path, schema: Schema, what: str) -> dict[str, Any]:
+    """The same of what a file holds: the one door that records, audits and model folders pass."""
+    content: dict[str, Any] = parse_json(data, path)
     if error := schema_error(content, schema):
         raise Damaged(f"{path} should hold {what}, but it does not: {error}; delete it and run again")
     return content

@@ -62,13 +62,11 @@ class Place:
 
     def try_(self, data: bytes) -> str:
         """Read these bytes; gives "read" or "refused", and raises Defect for anything else."""
-        file = self.folder / self.target.file
-        if not file.parent.is_dir():
-            self.renew()
-        file.write_bytes(data)
         try:
-            with relaxed():
-                self.target.read(self.folder)
+            if self.target.parse is not None:
+                self.target.parse(data)
+                return "read"
+            self._read(data)
         except ValueError as error:
             text = str(error)
             if type(error).__module__ in ("builtins", "json.decoder") and type(error) is not ValueError:
@@ -87,9 +85,17 @@ class Place:
         self.tidy()
         return "read"
 
+    def _read(self, data: bytes) -> None:
+        file = self.folder / self.target.file
+        if not file.parent.is_dir():
+            self.renew()
+        file.write_bytes(data)
+        with relaxed():
+            self.target.read(self.folder)
+
     def tidy(self) -> None:
         """Files that a reader has set aside would add up."""
-        if any(self.folder.rglob("*.damaged-*")):
+        if self.target.parse is None and any(self.folder.rglob("*.damaged-*")):
             self.renew()
 
     def close(self) -> None:

@@ -40,7 +40,8 @@ from evenhand.integrations import files, prediction  # noqa: E402
 from evenhand.report import render, tables  # noqa: E402
 from evenhand.report.page import build  # noqa: E402
 from evenhand.tasks import bar, celeba, colour, cub, images, samples, table, waterbirds  # noqa: E402
-from evenhand.training import models, plugins  # noqa: E402
+from evenhand.training import manifest, models, plugins, store  # noqa: E402
+from evenhand.training import record as record_files  # noqa: E402
 from evenhand.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from evenhand.training.estimator import tree_arrays  # noqa: E402
 from evenhand.training.manifest import seal  # noqa: E402
@@ -58,6 +59,7 @@ class Target:
     read: Callable[[Path], object]
     seeds: Callable[[Path], list[bytes]] | None = None  # besides the file itself
     named: bool = True  # whether an error must name the file
+    parse: Callable[[bytes], object] | None = None  # reads the bytes themselves, in place of `read`
 
 
 def _saved(array: np.ndarray) -> bytes:
@@ -154,6 +156,14 @@ def _read_page(folder: Path) -> object:
     found = records.load(folder / "runs")
     _read_record(folder)
     return build(found, folder / "page.html", load_task=lambda _: None)
+
+
+def _door(name: str, file: str, schema: store.Schema) -> Target:
+    """The check that every JSON file of a record passes, without the file: many times as fast."""
+    path = Path(file)
+    return Target(
+        name, file, _sealed, _read_record, parse=lambda data: store.check_json(data, path, schema, "a record")
+    )
 
 
 def _packed(folder: Path) -> None:
@@ -409,6 +419,11 @@ TARGETS = [
     Target("own_labels", "labels", _own_labels, _read_own_labels, named=False),
     Target("config", "run/config.json", _runs, _read_record),
     Target("metrics", "run/metrics.json", _runs, _read_metrics),
+    _door("json_metrics", "run/metrics.json", record_files.METRICS),
+    _door("json_config", "run/config.json", record_files.CONFIG),
+    _door("json_dynamics", "run/dynamics.json", record_files.DYNAMICS),
+    _door("json_timing", "run/timing.json", record_files.TIMING),
+    _door("json_checksums", "run/checksums.json", manifest.SCHEMA),
     Target("dynamics", "run/dynamics.json", _runs, _read_record),
     Target("timing", "run/timing.json", _runs, _read_record),
     Target("checksums", "run/checksums.json", _sealed, _read_record, named=False),
