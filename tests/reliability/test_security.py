@@ -522,13 +522,13 @@ def test_records_of_strangers_import_nothing(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "stranger").mkdir()
     (tmp_path / "stranger" / "evil.py").write_text(
-        f"import os\nos.mkdir({MARK!r})\ndef load(root=None): pass\n"
+        f"import os\nos.mkdir({MARK!r})\ndef load(root=None): raise ValueError\n"
     )
-    made_bench.write(tmp_path / "runs", "erm", task="t", spec="stranger.evil")
+    made_bench.write(tmp_path / "runs", "tab", task="t", spec="stranger.evil", pseudo=True)
     records.pack(records.load(tmp_path / "runs"), tmp_path / "p.zip")
     build(records.load(tmp_path / "p.zip"), tmp_path / "p.html")
     assert not Path(MARK).exists() and tasks.names()
-    for words in (("report",), ("report", "--runs", "p.zip"), ("table", "1"), ("table", "datasets")):
+    for words in (("report", "--runs", "p.zip"), ("table", "1"), ("table", "datasets"), ("report",)):
         assert command(*words)[0] == 0
         assert not Path(MARK).exists(), words
     assert "--trust stranger.evil" in Path("report.html").read_text()
