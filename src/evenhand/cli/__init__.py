@@ -10,7 +10,7 @@ import warnings
 
 import typer
 
-from evenhand.cli import train, audit, doctor, bench, data, results, apply  # isort: skip  # the order of the help
+from evenhand.cli import train, audit, doctor, results, bench, data, apply  # isort: skip  # the order of the help
 from evenhand.cli.common import app, plain_warning, say, shortened
 
 __all__ = ["app", "apply", "audit", "bench", "data", "doctor", "main", "results", "train"]

@@ -188,7 +188,7 @@ def set_aside(path: Path, reason: object) -> None:
 
 def _lock(folder: Path) -> FileLock:
     """The lock of a folder: the kernel's, where the platform has such locks."""
-    return FileLock(folder / "claim", poll_interval=0.1)
+    return FileLock(folder / "claim", poll_interval=0.1, thread_local=False)  # any thread may release it
 
 
 @contextlib.contextmanager
