@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand import Task, execute
-from evenhand.core.compiler import has_triton
+from evenhand.core.kernels import has_triton
 from evenhand.training.cuda_graphs import Graphed, allow_kernels, fast_forward
 from evenhand.training.data import Split
 from evenhand.training.models import cnn, mlp
