@@ -17,6 +17,7 @@ LAYERS = [
     "tasks",
     "bench",
     "report",
+    "by_group",
     "api",
     "integrations",
     "audit",

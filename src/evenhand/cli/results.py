@@ -12,6 +12,7 @@ import typer
 from evenhand.cli.common import RESULTS, Data, Verbose, app, console, say
 
 if TYPE_CHECKING:
+    from evenhand.report.render import Table
     from evenhand.training.record import Record
 
 Sources = Annotated[
@@ -48,22 +49,26 @@ def table(
 ) -> None:
     """Print one of the paper's tables, with our numbers beside the paper's."""
     from evenhand.bench import results
-    from evenhand.report import render, tables
+    from evenhand.report import tables
 
     tables.check(name)
     if by is not None and by not in results.CRITERIA:
         raise ValueError(f"--by must be one of {', '.join(results.CRITERIA)}, got {by!r}")
-    if form is not None and form not in render.FORMATS:
-        raise ValueError(f"--format must be one of {', '.join(render.FORMATS)}, got {form!r}")
-    if out is not None:
-        _file(out, "table.md")
-        form = form or _form(out)
+    _checked(form, out)
     optional = name in ("methods", "datasets")  # they say something without any run
     records = [] if name == "methods" else _records(runs, optional=optional)
     folders = sorted({*runs, *(record.path.parents[2] for record in records)})  # packed ones lie elsewhere
     failed = tables.failures(folders)
     frame = results.frame(records)
     made = tables.make(name, frame, wanted=task or (), by=by, failed=failed, root=data, against=against)
+    print_or_write(made, form, out)
+
+
+def print_or_write(made: Table, form: str | None, out: Path | None) -> None:
+    """Print a table, or write it to a file, whose ending says the form unless `form` does."""
+    from evenhand.report import render
+
+    form = _checked(form, out)
     if out is not None:
         from evenhand.training.store import write_bytes
 
@@ -74,6 +79,15 @@ def table(
             console().print(part)
     else:
         typer.echo(render.write(made, form or "md"), nl=False)
+
+
+def _checked(form: str | None, out: Path | None) -> str | None:
+    """The form of a table's file; raises ValueError for a form or a file that cannot be written."""
+    from evenhand.report import render
+
+    if form is not None and form not in render.FORMATS:
+        raise ValueError(f"--format must be one of {', '.join(render.FORMATS)}, got {form!r}")
+    return form if out is None else form or _form(_file(out, "table.md"))
 
 
 @app.command(rich_help_panel=RESULTS)
