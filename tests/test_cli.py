@@ -75,6 +75,7 @@ def test_the_version_is_shown(evenhand) -> None:
 @pytest.mark.parametrize(
     ("words", "choices"),
     [(("run", "digits", "tab", "--precision", "fp8"), ("auto", "fp32", "bf16")),
+     (("bench", "digits", "--engine", "slurm"), ("local", "ray")),
      (("predict", "run", "in.npy", "--model", "best"), ("baseline", "balanced"))],
 )  # fmt: skip
 def test_a_value_that_is_no_choice_is_refused_with_the_choices(evenhand, words, choices) -> None:

@@ -127,7 +127,6 @@ def test_a_figure_says_what_is_run(evenhand, tmp_path: Path) -> None:
         (["bench"], "name at least one task"),
         (["bench", "mine.tiny", "--seeds", "0,x"], "seeds must be whole numbers below 2"),
         (["bench", "mine.tiny", "--methods", "tab:summary=loss"], "add --no-search"),
-        (["bench", "mine.tiny", "--engine", "slurm"], "engine must be local or ray, got 'slurm'"),
         (["bench", "mine.tiny", "--methods", "jt"], "unknown method 'jt'"),
         (["bench", "digit"], "unknown task 'digit'"),
         (["bench", "mine.tiny", "--set", "speed=1"], "a recipe has no 'speed'; it has"),

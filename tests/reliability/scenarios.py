@@ -19,9 +19,8 @@ from torch import nn
 
 from evenhand import Recipe, Task, execute
 from evenhand.bench import pack as records
-from evenhand.bench.agenda import Agenda, Entry
-from evenhand.bench.plan import Planned
-from evenhand.bench.work import Outcome, Place
+from evenhand.bench.grid import Planned
+from evenhand.bench.sweep import Agenda, Entry, Sweep
 from evenhand.core.partition import Partition
 from evenhand.training.checkpoint import load_checkpoint
 from evenhand.training.loop import Training
@@ -81,14 +80,12 @@ def _two_runs(root: Path) -> None:
 
 def fail_and_succeed(root: Path) -> None:
     """A bench that notes a failure of a run, and then finds the run done."""
-    agenda = Agenda(Place(root / "runs", device="cpu"))
+    agenda = Agenda(Sweep(root / "runs", device="cpu", key="made up"))
     done = next((root / "runs").glob("tiny/erm/*-s0/config.json")).parent
     failed = done.with_name("0123456789ab-s0")
     for path in (done, failed):
-        entry = agenda._known[path] = Entry(Planned("tiny", "erm"), path)
-        agenda.entries.append(entry)
-        agenda.finish(Outcome(path, "ValueError: made up", "a traceback"))
-    agenda.finish(Outcome(done))
+        agenda.fail(Entry(Planned("tiny", "erm"), path), "ValueError: made up", "a traceback")
+    agenda.finish(Entry(Planned("tiny", "erm"), done))
 
 
 def pack(root: Path) -> None:

@@ -9,11 +9,9 @@ import pytest
 from test_faults import needs_linux, script
 
 from evenhand.bench import pack as records
-from evenhand.bench.agenda import Agenda
-from evenhand.bench.plan import PAPER, waves
+from evenhand.bench.grid import PAPER, waves
 from evenhand.bench.results import frame
-from evenhand.bench.work import Place
-from evenhand.bench.work import load as load_task
+from evenhand.bench.sweep import Agenda, Sweep
 from evenhand.report import tables
 
 
@@ -33,8 +31,7 @@ class Counted:
 
 
 def plan(runs: Path, seeds: int) -> None:
-    agenda = Agenda(Place(runs, device="cpu"))
-    agenda.add_waves([waves(load_task(load.TASK, None), PAPER, range(seeds), {})])
+    agenda = Agenda(Sweep(runs, device="cpu", waves=[waves(load.TASK, PAPER, range(seeds), {})]))
     assert agenda.count("done") == len(agenda.entries) == 14 * seeds
 
 

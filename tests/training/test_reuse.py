@@ -31,9 +31,9 @@ from evenhand.training import store
 from evenhand.training.augment import Warp
 from evenhand.training.data import Batch
 from evenhand.training.keys import Description, is_named
-from evenhand.training.loop import EMA
 from evenhand.training.progress import Silent
 from evenhand.training.run import Run
+from evenhand.training.stopping import EMA
 
 
 def as_ours(monkeypatch: pytest.MonkeyPatch, function: Any) -> Any:
@@ -47,7 +47,7 @@ def as_ours(monkeypatch: pytest.MonkeyPatch, function: Any) -> Any:
 def other_run(task: Task, runs: Path) -> Run:
     """A run of another method, or with other settings."""
     run = make_run(task, runs)
-    run._identity = {"another": 1}
+    run.identity = {"another": 1}
     return run
 
 
@@ -525,3 +525,20 @@ def test_a_class_in_a_notebook_counts_with_its_own_text(monkeypatch: pytest.Monk
     monkeypatch.setattr(inspect, "getsource", source)
     first, second, third = (Description(Net()).content for _ in range(3))
     assert first == third != second
+
+
+# -- what is not read again ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_a_model_is_made_without_reading_its_checkpoint_again(
+    tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str
+) -> None:
+    recipe = tiny.recipe.replace(epochs=3, keep=keep)
+    fits = [make_run(tiny, tmp_path, recipe).fit("erm") for _ in range(2)]  # trained, and reused
+    kept = fits[0].read()["model"]
+    monkeypatch.setattr(torch, "load", None)
+    for fit in fits:
+        found = fit.model.state_dict()
+        assert found.keys() == kept.keys()
+        assert all(torch.equal(found[name], kept[name]) for name in kept)

@@ -12,6 +12,7 @@ import typer
 from evenhand.training.log import printable
 
 if TYPE_CHECKING:
+    from evenhand.report.render import Table
     from evenhand.training.record import Record
 
 START, TRAIN, RESULTS, OWN = "Start here", "Train and compare", "Read results", "Your own training or data"
@@ -97,17 +98,26 @@ def console() -> Any:
     return Plain()
 
 
+def show_table(table: Table) -> None:
+    """Print a table. A file or a pipe has no width that the table must fit, so it gets 120 columns."""
+    from evenhand.report.render import terminal
+
+    out = console()
+    if not out.is_terminal:
+        out.width = 120
+    out.print(*terminal(table, out.width), sep="\n")
+
+
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str] | None = None
 ) -> None:
     """Print texts as a table. The columns in `words`, by default the first, are flush left and may wrap."""
-    from evenhand.report.render import Column, Section, Table, terminal
+    from evenhand.report.render import Column, Section, Table
 
     words = columns[:1] if words is None else words
     heads = [Column(name, words=name in words) for name in columns]
     listing = [dict(zip(columns, row, strict=True)) for row in rows]
-    out = console()
-    out.print(*terminal(Table("", title, heads, [Section("", listing)]), out.width), sep="\n")
+    show_table(Table("", title, heads, [Section("", listing)]))
 
 
 def print_results(records: list[Record], json_: bool) -> None:

@@ -105,7 +105,7 @@ def figure(
     verbose: Verbose = False,
 ) -> None:
     """Draw one of the paper's figures."""
-    from evenhand.bench.needs import FIGURES, check
+    from evenhand.bench.grid import FIGURES, check_figure
 
     if list_:
         for each, what in FIGURES.items():
@@ -113,7 +113,7 @@ def figure(
         return
     if name is None:
         raise ValueError(f"name a figure: {', '.join(FIGURES)}; --list says what they show")
-    check(name)
+    check_figure(name)
     from evenhand.bench import results
     from evenhand.report import figures
 

@@ -14,11 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from evenhand.core.arrays import as_numpy, as_real, compact_positions, read_arrays
-from evenhand.core.kmeans import TwoMeans, as_labels, as_matrix, class_positions, on_device, two_means
-from evenhand.core.pieces import side_by_side
-from evenhand.core.streaming import STREAMED, streamed
+from evenhand.core.arrays import as_labels, as_matrix, as_numpy, as_real, class_positions, read_arrays
+from evenhand.core.passes import thread_pool
 from evenhand.core.summary import Cut, cut_in_two
+from evenhand.core.twomeans import STREAMED, TwoMeans, on_device, two_means, two_means_in_blocks
 
 LARGEST = 1e100  # of a loss: squares of larger ones may overflow
 _CHUNK = 1 << 22  # samples worked on at once
@@ -167,7 +166,7 @@ def partition(
             f"losses and labels must have one row per sample, got {len(losses)} and {len(names)}"
         )
     if cluster is None and losses.ndim == 2 and (losses.size > STREAMED or across_ranks):
-        found = streamed(losses, names, name="losses", largest=LARGEST, across_ranks=across_ranks)
+        found = two_means_in_blocks(losses, names, name="losses", largest=LARGEST, across_ranks=across_ranks)
         return _of_clusters(found, names, *_among(found.classes, names))
     histories = _losses(losses)
     classes, position = class_positions(names)
@@ -208,7 +207,7 @@ def _from_device(losses: Tensor, names: npt.NDArray[Any]) -> Partition:
         raise ValueError(
             f"losses and labels must have one row per sample, got {len(losses)} and {len(names)}"
         )
-    classes, position = compact_positions(names)
+    classes, position = class_positions(names)
     kind = np.uint8 if len(classes) <= 256 else np.int32
     found = two_means(losses, torch.from_numpy(position.astype(kind, copy=False)).to(losses.device))
     found = replace(found, assignment=found.assignment.cpu(), margin=found.margin.cpu())
@@ -217,7 +216,7 @@ def _from_device(losses: Tensor, names: npt.NDArray[Any]) -> Partition:
 
 def _among(classes: npt.NDArray[Any], names: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The classes, which may be more than these samples have, and which of them each sample has."""
-    own, position = compact_positions(names)
+    own, position = class_positions(names)
     return classes, np.searchsorted(classes, own).astype(np.min_scalar_type(len(classes) - 1))[position]
 
 
@@ -253,7 +252,7 @@ def _of_numbers(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Partition
     for part in _parts(len(values)):
         _check_size(values[part])
     values = values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
-    classes, position = compact_positions(labels)
+    classes, position = class_positions(labels)
     minority, margin = np.zeros(len(values), bool), np.empty(len(values), np.float32)
     # The margins' place serves first to sort the numbers in, where they fit.
     cuts = _cuts(
@@ -295,7 +294,7 @@ def _cuts(
         for c, piece in enumerate(np.split(grouped, np.cumsum(sizes)[:-1])):
             place[filled[c] : filled[c] + len(piece)] = piece
         filled += sizes
-    with side_by_side() as pool:
+    with thread_pool() as pool:
         return list(pool.map(cut_in_two, np.split(place, ends[:-1])))
 
 

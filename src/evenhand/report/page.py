@@ -20,7 +20,7 @@ from typing import Any
 import jinja2
 import numpy as np
 import numpy.typing as npt
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 import evenhand
 from evenhand import tasks
@@ -28,10 +28,10 @@ from evenhand.bench import results
 from evenhand.bench.results import Frame, is_told_groups, title
 from evenhand.core.partition import Partition
 from evenhand.report import palette, samples, story, tables
-from evenhand.report.commands import command
-from evenhand.report.render import Table, html_section
+from evenhand.report.commands import run_command
+from evenhand.report.render import Table, html_section, spread
 from evenhand.report.samples import Indices, Pictures, Rows, Samples, Texts
-from evenhand.report.words import count, duration, listed, percent, points, spread
+from evenhand.report.words import count, duration, listed, percent, points
 from evenhand.tasks import cache_root
 from evenhand.training.data import Task
 from evenhand.training.record import Record
@@ -41,6 +41,7 @@ THUMBNAILS = 3_000_000  # bytes, in all galleries of a page; the rest of a page 
 MANY = 12  # variants of a task, above which only the selected ones stand side by side
 MOST_LINES = 12  # groups or classes in sight; with a few more than that, all
 MOST_TRAININGS = 12
+LONG_NAME = 24  # characters
 MOST_POINTS = 120  # of one line: more cannot be told apart on a screen
 TABLES = ("1", "2", "selected", "cost")
 
@@ -64,8 +65,18 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"count": count, "percent": percent, "colour": palette.variable, "title": title}
+    made.filters["dotted"] = dotted
     made.filters["part"] = lambda table, section: Markup(html_section(table, section))
     return made
+
+
+def dotted(name: str) -> Markup:
+    """A name that may be broken at its dots where it is long.
+
+    >>> print(dotted("results.eta_parts"), dotted("my_package.methods.balanced_tab"))
+    results.eta_parts my_package.<wbr>methods.<wbr>balanced_tab
+    """
+    return escape(name).replace(".", Markup(".<wbr>")) if len(name) > LONG_NAME else escape(name)
 
 
 def document(template: str, *, explore: bool = False, **content: Any) -> str:
@@ -471,7 +482,7 @@ def _runs(own: Frame, task: Task | None) -> dict[str, Any]:
                 "mean": percent(row.test_accuracy_weighted),
                 "time": duration(None if np.isnan(row.unshared) else row.unshared),
                 "folder": "/".join(row.record.path.parts[-3:]),
-                "command": command(row.record, task),
+                "command": run_command(row.record, task),
                 "settings": {name: value for name, value in settings.items() if name not in common},
                 "plot": spark(palette.variable(row.method), losses) if losses else None,
             }

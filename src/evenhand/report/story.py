@@ -11,7 +11,8 @@ import numpy as np
 from evenhand.bench.results import Frame, is_told_groups, title
 from evenhand.report.compare import students_interval
 from evenhand.report.palette import BASELINE, FEATURED
-from evenhand.report.words import count, listed, percent, points, spread
+from evenhand.report.render import spread
+from evenhand.report.words import count, listed, percent, points
 from evenhand.training.record import Record
 
 NOTHING = 0.0005  # a difference that rounds to zero

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from evenhand import tasks
 from evenhand.bench import results
@@ -30,6 +30,7 @@ from evenhand.bench.grid import (
 from evenhand.bench.results import CRITERIA, Frame, Result, counting, of_task, result
 from evenhand.core.metrics import Mean
 from evenhand.report import paper
+from evenhand.report.commands import bench_command, is_packed
 from evenhand.report.render import Column, Row, Section, Table, interval, percents, plain, ratio
 from evenhand.report.words import count, duration, listed
 from evenhand.training import plugins
@@ -284,7 +285,7 @@ def table_two(parts: Sequence[Frame], by: str | None = None) -> Table:
         if not found and all(_knows_no_conflicts(record) for record in rows.record[rows.alike]):
             said.append(f"{spec} does not say which samples conflict, so none can be counted.")
         elif not found:
-            said.append(f"Missing: {spec}; do it with: {command(rows, ['tab'])}")
+            said.append(f"Missing: {spec}; do it with: {bench_command(rows, ['tab'])}")
         said += [f"{spec}: {note}" for note in differences(rows)] if found else []
     explained = (
         "Per cent of bias-conflicting samples. In D: of the training set; in D': of the balanced set; "
@@ -552,43 +553,56 @@ def _facts_of_runs(rows: Frame) -> dict[str, Any]:
 
 
 def facts_of_data(spec: str, root: Path | None) -> dict[str, Any]:
-    """What the data themselves say, where they are; photographs are counted in their lists, not opened."""
+    """The columns of the dataset table as the data themselves give them; {} where they are not here."""
+    train = read_split(spec, root, "train")
+    if train is None:
+        return {}
+    size = len(train.labels)
+    facts: dict[str, Any] = {"N": size, "L": len(train.class_names), "shape": train.shape}
+    if train.groups is not None:
+        facts["k"] = len(train.group_names)
+        facts["worst group"] = float(np.unique(train.groups, return_counts=True)[1].min() / size)
+        if train.conflicting:
+            facts["conflicting"] = float(np.isin(train.groups, sorted(train.conflicting)).mean())
+    return facts
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What the data say of the samples of one split."""
+
+    labels: npt.NDArray[np.int64]  # (samples,)
+    groups: npt.NDArray[np.int64] | None  # (samples,)
+    class_names: Sequence[str]
+    group_names: Sequence[str]
+    conflicting: Collection[int]  # groups
+    shape: tuple[int, ...]  # of a sample
+
+
+def read_split(spec: str, root: Path | None, name: Literal["train", "test"]) -> Truth | None:
+    """A split of a task; None where its data are not here or nobody knows the task.
+
+    Photographs are looked up in their lists, and none is opened.
+    """
     declared = task_file(spec)
     if declared is None:
-        return {}
+        return None
     try:
         listing = tasks.listing(spec, root)
         if listing is not None and listing.kind == "images":
-            from evenhand.tasks.samples import TRAIN
+            from evenhand.tasks.samples import TEST, TRAIN
 
+            rows, group = listing.rows(TRAIN if name == "train" else TEST), listing.group
             size = int(tasks.parse(spec)[1].get("size") or declared.options["size"])
-            train, group = listing.rows(TRAIN), listing.group
-            counted = len(train), None if group is None else group[train], listing.conflicting
-            return _facts(listing.class_names, listing.group_names, (3, size, size), *counted)
+            names = listing.class_names, listing.group_names, listing.conflicting
+            return Truth(listing.y[rows], None if group is None else group[rows], *names, (3, size, size))
         task = tasks.load(spec, root)
     except (ValueError, OSError, ImportError):
-        return {}
-    groups = None if task.train.group is None else task.train.group.numpy()
-    shape = tuple(task.train.x[0].shape)
-    return _facts(task.class_names, task.group_names, shape, len(task.train), groups, task.conflicting)
-
-
-def _facts(
-    classes: Sequence[str],
-    group_names: Sequence[str],
-    shape: tuple[int, ...],
-    size: int,
-    group: np.ndarray | None,
-    conflicting: Collection[int],
-) -> dict[str, Any]:
-    """The columns of the dataset table; `group`, (size,), is of the training samples."""
-    facts: dict[str, Any] = {"N": size, "L": len(classes), "shape": shape}
-    if group is not None:
-        facts["k"] = len(group_names)
-        facts["worst group"] = float(np.unique(group, return_counts=True)[1].min() / size)
-        if conflicting:
-            facts["conflicting"] = float(np.isin(group, sorted(conflicting)).mean())
-    return facts
+        return None
+    split = task.train if name == "train" else task.test
+    groups = None if split.group is None else split.group.numpy()
+    names = task.class_names, task.group_names, task.conflicting
+    return Truth(split.y.numpy(), groups, *names, tuple(split.x[0].shape))
 
 
 METHODS = (
@@ -756,25 +770,6 @@ def told_left_out(reasons: Counter[str]) -> list[str]:
     return [f"Left out: {count(sum(reasons.values()), 'run')} ({', '.join(parts)})."] if parts else []
 
 
-def command(rows: Frame, methods: Sequence[str]) -> str:
-    """The bench command that makes what is missing of these methods."""
-    spec, alike = spec_of(rows), rows[rows.alike]
-    words = ["evenhand", "bench", spec, "--methods", ",".join(methods)]
-    words += ["--seeds", ",".join(map(str, results.seeds(rows)))]
-    for name, value in results.recipe_changes(alike.recipe.iloc[0], spec).items():
-        text = str(value).lower() if value is None or isinstance(value, bool) else str(value)
-        words += ["--epochs", text] if name == "epochs" else ["--set", f"{name}={text}"]
-    first = alike.record.iloc[0]
-    if not first.older:  # what is computed otherwise would not count beside these
-        compiled = str(first.config.get("full_recipe", {}).get("compile", "auto"))
-        words += ["--set", f"compile={compiled}"] if compiled != "auto" else []
-        words += ["--device", str(first.made_with["device"])]
-    runs = first.path.parents[2]
-    if runs != Path("runs") and not _packed(runs):
-        words += ["--runs", str(runs)]
-    return shlex.join(words)
-
-
 def _missing(rows: Frame, methods: Sequence[str]) -> list[str]:
     """Which runs of the grids are not there, and the command that does them."""
     lines, lacking, known = [], [], set(results.methods(rows))
@@ -792,14 +787,9 @@ def _missing(rows: Frame, methods: Sequence[str]) -> list[str]:
             more = [count(len(seeds) - MOST, "more setting")] if len(seeds) > MOST else []
             lines.append(f"Missing: {method}, {len(missing)} of {total} runs: {listed([*shown, *more])}.")
             lacking.append(method)
-    packed = _packed(rows.path.iloc[0].parents[2])
+    packed = is_packed(rows.path.iloc[0].parents[2])
     first = "Unpack the records (evenhand unpack FILE --runs runs), then do" if packed else "Do"
-    return [*lines, f"{first} what is missing with: {command(rows, lacking)}"] if lacking else []
-
-
-def _packed(runs: Path) -> bool:
-    """Whether runs lie in the cache, where packed ones are read and from where no bench goes on."""
-    return runs.absolute().is_relative_to(tasks.cache_root().absolute())
+    return [*lines, f"{first} what is missing with: {bench_command(rows, lacking)}"] if lacking else []
 
 
 OF_TASKS = {"1": table_one, "selected": table_selected, "cost": table_cost}

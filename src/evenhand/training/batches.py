@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.training.data import Batch, Items, Split, Task, as_input
+from evenhand.training.data import Batch, Items, Split, Task, as_input, checksum, content_of
 
 Transform = Callable[
     [Tensor, Batch, torch.Generator], Tensor
@@ -213,3 +213,30 @@ class Batches:
         if x.ndim == 4 and x.is_cuda:
             x = x.contiguous(memory_format=torch.channels_last)
         return dataclasses.replace(batch, x=x)
+
+
+class Inputs:
+    """The inputs of a run's splits: each storage is moved to the device once and hashed once."""
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        self._task, self._device = task, device
+        self._sources: dict[int, Source] = {}
+        self._checksums: dict[int, tuple[object, str]] = {}
+
+    def batches(self, split: Split, batch_size: int, **options: Any) -> Batches:
+        """The batches of a split; `options` are those of `Batches`."""
+        source = self._sources.get(id(split.x))
+        if source is None:
+            source = self._sources[id(split.x)] = Source(split.x, self._device)
+        return Batches(split, self._task, source, batch_size=batch_size, **options)
+
+    def name(self, split: Split) -> str:
+        """What keys call a split's inputs: the name of the task's own split, or else a checksum."""
+        ready = " ready" if split.ready else ""  # neither augmented nor normalised
+        for name in ("train", "val"):
+            if split.x is getattr(self._task, name).x:
+                return name + ready
+        known = self._checksums.get(id(split.x))
+        if known is None:  # kept with the inputs, so that no others get their identity
+            known = self._checksums[id(split.x)] = (split.x, checksum(*content_of(split)))
+        return known[1] + ready

@@ -24,12 +24,17 @@ from evenhand.training.models import find_head, head_inputs
 from evenhand.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from evenhand.training.plan import Fit
+    from evenhand.training.stage import Fit
 
 
 def autocast(recipe: Recipe, device: torch.device, **options: bool) -> torch.autocast:
     """bf16 arithmetic where the recipe asks for it."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.precision == "bf16", **options)
+
+
+def eval_batch_size(recipe: Recipe) -> int:
+    """How many samples are evaluated at a time."""
+    return max(recipe.batch_size, 256)
 
 
 @torch.no_grad()

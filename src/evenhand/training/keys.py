@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenhand.core.compiler import has_triton
+from evenhand.core.kernels import has_triton
 from evenhand.training import plugins
 from evenhand.training.data import Split, Task, checksum, fixed_randomness
 from evenhand.training.plugins import definition

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evenhand.core.compiler import has_triton
+from evenhand.core.kernels import has_triton
 from evenhand.training import log
 
 OWN = ("cnn", "mlp", "linear")

@@ -1,22 +1,23 @@
 """A bench as a whole, carried out in this process: waves, failures, deaths, claims, sharing."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from inline import bench, metrics, predictions, run_inline
+from inline import bench, carry_out, metrics, predictions, run_inline
 
-from evenhand.bench.plan import Planned
+from evenhand.bench.grid import Planned
 from evenhand.bench.results import frame, result
-from evenhand.bench.work import Place, load, work
+from evenhand.bench.sweep import Begun, Ended, Outcome, load, work
 from evenhand.training.record import Record
-from evenhand.training.store import claim, claimed
+from evenhand.training.store import claim
 
 
 def test_the_second_wave_inherits_what_is_selected_for_erm(tmp_path: Path) -> None:
     agenda = bench(tmp_path, methods=["tab", "masktune", "erm"])
-    assert {entry.planned.method for entry in agenda.entries} == {"erm"}
+    assert {entry.planned.method for entry in agenda.entries.values()} == {"erm"}
     assert agenda.left() == 4 + 2 + 4 and len(agenda.expected()) == 6
     run_inline(agenda)
     assert agenda.left() == 0 and agenda.count("done") == 10
@@ -33,14 +34,14 @@ def test_the_results_are_those_of_doing_every_run_by_itself(tmp_path: Path) -> N
     run_inline(agenda)
     trainings = len(list(runs.glob("*/stages/*")))
     alone = 0
-    for number, entry in enumerate(agenda.entries):
-        place = Place(tmp_path / "alone" / str(number), device="cpu")
-        path = place.runs / entry.path.relative_to(runs)
-        assert not work(entry.planned, path, place).error
+    for number, entry in enumerate(agenda.entries.values()):
+        folder = tmp_path / "alone" / str(number)
+        path = folder / entry.path.relative_to(runs)
+        assert not carry_out(entry.planned, path, folder)
         assert (path / "metrics.json").read_bytes() == (entry.path / "metrics.json").read_bytes()
-        shared, own = predictions(runs), predictions(place.runs)
+        shared, own = predictions(runs), predictions(folder)
         assert len(own) == 6 and all(np.array_equal(shared[name], own[name]) for name in own)
-        alone += len(list(place.runs.glob("*/stages/*")))
+        alone += len(list(folder.glob("*/stages/*")))
     # ERM's candidates 2, G-DRO's 2, LfF's 2; TAB, JTT's 4 and MaskTune's 2 each train ERM and a model of their own.
     assert alone == (2 + 2 + 2 + 2 * (1 + 4 + 2))
     # Each shares ERM's training instead, and three of JTT's repeat no error, so they share a second one too.
@@ -52,9 +53,9 @@ def test_a_finished_bench_is_not_done_again(tmp_path: Path) -> None:
     before = metrics(tmp_path)
     again = bench(tmp_path, methods=["erm", "tab"], seeds=[0])
     assert again.left() == 0
-    assert run_inline(again).submitted == [] and metrics(tmp_path) == before
+    assert run_inline(again) == [] and metrics(tmp_path) == before
     more = bench(tmp_path, methods=["erm", "tab"], seeds=[0, 1])
-    assert {one.seed for one in run_inline(more).submitted} == {1}
+    assert {one.seed for one in run_inline(more)} == {1}
 
 
 def test_a_failure_is_recorded_stops_nobody_and_is_tried_again(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_a_failure_is_recorded_stops_nobody_and_is_tried_again(tmp_path: Path) -
     assert agenda.count("done") == 1 + 2 + 1
     (tmp_path / "broken").unlink()
     again = bench(runs, methods=["mine.failing", "tab"], seeds=[0])
-    assert len(run_inline(again).submitted) == 1
+    assert len(run_inline(again)) == 1
     assert again.left() == 0 and not again.failures() and not list(runs.rglob("failure.json"))
 
 
@@ -105,37 +106,59 @@ def test_where_some_of_erm_fails_the_rest_is_selected_from_and_that_is_said(
 def test_a_run_whose_worker_dies_is_tried_twice_more(tmp_path: Path, deaths: int, fails: bool) -> None:
     agenda = bench(tmp_path, methods=["mine.fatal"], seeds=[0])
     (tmp_path / "deaths").write_text("0")
-    engine = run_inline(agenda, deaths=deaths)
-    assert len(engine.submitted) == 3 and bool(agenda.failures()) == fails
+    assert len(run_inline(agenda, deaths=deaths)) == 3 and bool(agenda.failures()) == fails
     assert sum("tried again" in note for note in agenda.notes) == 2
     if fails:
-        failure = json.loads((agenda.entries[0].path / "failure.json").read_text())
+        failure = json.loads((agenda.failures()[0].path / "failure.json").read_text())
         assert failure["error"] == "the worker process was killed"
 
 
 def test_a_run_that_somebody_else_holds_is_left_to_them(tmp_path: Path) -> None:
     agenda = bench(tmp_path, methods=["erm"], seeds=[0])
     first, second = agenda.entries
-    assert not claimed(first.path) and not first.path.exists()
-    with claim(first.path):
-        assert claimed(first.path)
-        assert agenda.next() is second
-    assert not claimed(first.path) and agenda.next() is first
-    # Somebody else has meanwhile finished it.
-    assert not work(first.planned, first.path, agenda.place).error
-    assert agenda.next() is second and first.state == "done"
+    assert not first.exists()
+    held = claim(first)
+    with ThreadPoolExecutor(1) as other:  # a claim belongs to a thread
+        other.submit(held.__enter__).result()
+        worker = work(agenda.sweep)
+        assert [next(worker), next(worker)] == [Begun(second), Outcome(second)]
+        # Somebody else meanwhile finishes it, so nothing is left.
+        other.submit(carry_out, agenda.entries[first].planned, first, tmp_path).result()
+        other.submit(held.__exit__, None, None, None).result()
+    assert list(worker) == [] and bench(tmp_path, methods=["erm"], seeds=[0]).left() == 0
+
+
+def test_a_run_that_fails_in_two_benches_at_once_is_tried_once_in_each(tmp_path: Path) -> None:
+    (tmp_path / "broken").touch()
+    one, two = (bench(tmp_path / "runs", methods=["mine.failing:lr=0.001"], seeds=[0]) for _ in "ab")
+    workers = [work(agenda.sweep) for agenda in (one, two)]
+    assert [len(list(worker)) for worker in workers] == [2, 2]
+    assert [list(work(agenda.sweep)) for agenda in (one, two)] == [[], []]
+
+
+def test_workers_that_end_before_a_run_are_not_started_for_ever(tmp_path: Path) -> None:
+    agenda = bench(tmp_path, methods=["erm"], seeds=[0])
+    with pytest.raises(RuntimeError, match="workers end before they begin a run: no memory"):
+        for _ in range(3):
+            assert agenda.note(Ended("no memory"), None) is None
+
+
+def test_a_worker_whose_machine_differs_is_an_error(tmp_path: Path) -> None:
+    agenda = bench(tmp_path, methods=["erm"], seeds=[0])
+    with pytest.raises(ValueError, match="not among the runs planned here: its machine has another device"):
+        agenda.note(Begun(tmp_path / "mine.tiny" / "erm" / "0123456789ab-s0"), None)
 
 
 def test_no_run_begins_when_the_time_is_over(tmp_path: Path) -> None:
-    agenda = bench(tmp_path, methods=["tab"], seeds=[0])
-    assert run_inline(agenda, minutes=0).submitted == []
+    agenda = bench(tmp_path, methods=["tab"], seeds=[0], end=0.0)
+    assert run_inline(agenda) == [] and list(work(agenda.sweep)) == []
     assert agenda.left() == 3 and metrics(tmp_path) == {}
 
 
 def test_any_list_of_runs_can_be_carried_out_once_each(tmp_path: Path) -> None:
-    agenda = bench(tmp_path, specs=())
     wanted = Planned("mine.tiny:size=10", "erm", {}, 0, {"epochs": 2, "patience": 50})
-    agenda.add([wanted, wanted, Planned("mine.tiny", "erm", {}, 0, {"epochs": 1})])
+    planned = [wanted, wanted, Planned("mine.tiny", "erm", {}, 0, {"epochs": 1})]
+    agenda = bench(tmp_path, specs=(), planned=planned)
     run_inline(agenda)
     tasks = [record.config["task"] for record in agenda.records()]
     assert tasks == ["mine.tiny-size10", "mine.tiny"]
@@ -145,9 +168,9 @@ def test_any_list_of_runs_can_be_carried_out_once_each(tmp_path: Path) -> None:
 def test_a_damaged_result_is_computed_again_and_that_is_said(tmp_path: Path) -> None:
     agenda = bench(tmp_path, methods=["erm"], seeds=[0])
     run_inline(agenda)
-    entry = agenda.entries[0]
-    stage = Record(entry.path).stage("erm")
-    (entry.path / "metrics.json").unlink()
+    path = next(iter(agenda.entries))
+    stage = Record(path).stage("erm")
+    (path / "metrics.json").unlink()
     (stage / "val.ckpt").write_bytes(b"half a checkpoint")
     again = bench(tmp_path, methods=["erm"], seeds=[0])
     run_inline(again)

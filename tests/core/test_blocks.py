@@ -11,15 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_twomeans import best_of_ten, inertia
 
 from evenhand import partition
-from evenhand.core import blocks as blocks_module
-from evenhand.core import pieces as pieces_module
-from evenhand.core import survey as survey_module
-from evenhand.core.arrays import compact_positions
-from evenhand.core.blocks import Blocks
-from evenhand.core.kmeans import TwoMeans, two_means
-from evenhand.core.streaming import streamed
+from evenhand.core import passes
+from evenhand.core.arrays import class_positions
+from evenhand.core.passes import TAIL, read_blocks
+from evenhand.core.twomeans import TwoMeans, two_means
+from evenhand.core.twomeans import two_means_in_blocks as in_blocks
 
 HERE = Path(__file__).parent
 PARTITION = importlib.import_module("evenhand.core.partition")  # the function has the same name
@@ -39,10 +38,10 @@ def made(samples: int, epochs: int, classes: int, *, apart: float = 1.0, seed: i
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks, pieces and samples so small that few rows need many of them."""
-    monkeypatch.setattr(blocks_module, "_BYTES", 1 << 17)
-    monkeypatch.setattr(pieces_module, "_PIECE", 1 << 13)
-    monkeypatch.setattr(survey_module, "_SAMPLE", 2 * survey_module.TAIL)
+    """Blocks, parts and samples so small that few rows need many of them."""
+    monkeypatch.setattr(passes, "_BLOCK_BYTES", 1 << 17)
+    monkeypatch.setattr(passes, "_ROWS", 300)
+    monkeypatch.setattr(passes, "_SAMPLE", 2 * TAIL)
 
 
 def same(ours: TwoMeans, theirs: TwoMeans) -> None:
@@ -77,9 +76,8 @@ def test_blocks_are_the_matrix_however_it_is_stored(
     stored = matrix if mode is None else np.load(file, mmap_mode=mode)
     stored, matrix = (stored[:, : epochs // 2 + 1], matrix[:, : epochs // 2 + 1]) if cut else (stored, matrix)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks_module, "_BYTES", 200)
-        source = Blocks(stored)
-        found = {start: block.t().numpy().copy() for start, block in source.read(backwards=backwards)}
+        patch.setattr(passes, "_BLOCK_BYTES", 200)
+        found = {start: block.numpy().copy() for start, block in read_blocks(stored, backwards=backwards)}
     starts = list(found)
     assert starts == sorted(starts, reverse=backwards) and (matrix.nbytes <= 200) == (len(starts) == 1)
     np.testing.assert_array_equal(np.concatenate([found[start] for start in sorted(found)]), matrix)
@@ -89,8 +87,8 @@ def test_changes_to_a_private_mapping_are_seen(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((5, 2), np.float32))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="c")
     mapped[3, 1] = 7
-    ((_, block),) = Blocks(mapped)
-    assert block[1, 3] == 7
+    ((_, block),) = read_blocks(mapped)
+    assert block[3, 1] == 7
 
 
 def test_a_file_that_shrinks_is_noticed(tmp_path: Path) -> None:
@@ -99,7 +97,7 @@ def test_a_file_that_shrinks_is_noticed(tmp_path: Path) -> None:
     with (tmp_path / "x.npy").open("r+b") as file:
         file.truncate(1000)
     with pytest.raises(ValueError, match="ended early"):
-        list(Blocks(mapped))
+        list(read_blocks(mapped))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +113,7 @@ def test_a_file_that_shrinks_is_noticed(tmp_path: Path) -> None:
     ],
 )
 def test_positions_in_few_bytes(labels: np.ndarray) -> None:
-    classes, position = compact_positions(labels)
+    classes, position = class_positions(labels)
     expected, inverse = np.unique(labels, return_inverse=True)
     np.testing.assert_array_equal(classes, expected)
     np.testing.assert_array_equal(position, inverse)
@@ -133,14 +131,18 @@ def test_positions_in_few_bytes(labels: np.ndarray) -> None:
 def test_the_same_as_in_memory(small, kind: str, order: str, classes: int) -> None:
     x, y = made(12_000, 20, classes)
     x = np.asarray(x, kind, order=order)
-    same(streamed(x, y), two_means(x, y))
+    same(in_blocks(x, y), two_means(x, y))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_more_than_a_thousandth_worse_where_clusters_run_into_each_other(small, seed: int) -> None:
     x, y = made(40_000, 20, 2, apart=0.6, seed=seed)
-    ours, theirs = streamed(x, y), two_means(x, y)
+    ours, theirs = in_blocks(x, y), two_means(x, y)
     assert (ours.inertia <= 1.001 * theirs.inertia).all()
+    for c in range(2):
+        own, inside = x[y == c], ours.assignment.numpy()[y == c]
+        assert inertia(own, inside) <= 1.001 * best_of_ten(own)
+        assert float(ours.inertia[c]) == pytest.approx(inertia(own, inside), rel=1e-4)
     assert (ours.assignment == theirs.assignment).float().mean() > 0.98
     np.testing.assert_allclose(ours.total, theirs.total, rtol=1e-5)
 
@@ -149,8 +151,8 @@ def test_few_rows_far_out_are_a_cluster_wherever_they_stand(small) -> None:
     x, y = made(20_000, 10, 2)
     x[[7, 11_111, 19_999]] = 5000.0
     y[[7, 11_111, 19_999]] = 1
-    same(streamed(x, y), two_means(x, y))
-    assert streamed(x, y).sizes[1, 1] == 3
+    same(in_blocks(x, y), two_means(x, y))
+    assert in_blocks(x, y).sizes[1, 1] == 3
 
 
 def test_classes_of_every_kind(small) -> None:
@@ -158,7 +160,7 @@ def test_classes_of_every_kind(small) -> None:
     y[0], y[1:5000:7] = 7, 8  # one sample; identical ones
     x[y == 8] = 0.1
     x[y == 8] += 1e6
-    ours = streamed(x, y)
+    ours = in_blocks(x, y)
     assert ours.sizes[3:, 1].tolist() == [0, 0] and ours.total[3:].tolist() == [0, 0]
     assert not ours.assignment[y >= 7].any() and not ours.margin[y >= 7].any()
     assert (ours.sizes[:3, 1] > 0).all()
@@ -167,11 +169,11 @@ def test_classes_of_every_kind(small) -> None:
 def test_large_numbers_keep_their_digits(small) -> None:
     x, y = made(6_000, 10, 2)
     far = x.astype(np.float64) + 1e6
-    np.testing.assert_array_equal(streamed(far, y).assignment, streamed(x, y).assignment)
+    np.testing.assert_array_equal(in_blocks(far, y).assignment, in_blocks(x, y).assignment)
     for scale in (1e30, 1e200):
-        huge = streamed(x.astype(np.float64) * scale, y)
-        np.testing.assert_array_equal(huge.assignment, streamed(x, y).assignment)
-        np.testing.assert_allclose(huge.centroids / scale, streamed(x, y).centroids, rtol=1e-4, atol=1e-4)
+        huge = in_blocks(x.astype(np.float64) * scale, y)
+        np.testing.assert_array_equal(huge.assignment, in_blocks(x, y).assignment)
+        np.testing.assert_allclose(huge.centroids / scale, in_blocks(x, y).centroids, rtol=1e-4, atol=1e-4)
 
 
 def test_the_answer_does_not_depend_on_threads(small) -> None:
@@ -179,7 +181,7 @@ def test_the_answer_does_not_depend_on_threads(small) -> None:
     answers = []
     for threads in (1, 2, 1):
         torch.set_num_threads(threads)
-        answers.append(streamed(x, y))
+        answers.append(in_blocks(x, y))
         assert torch.get_num_threads() == threads
     for other in answers[1:]:
         assert torch.equal(other.margin, answers[0].margin)
@@ -194,9 +196,9 @@ def test_what_is_not_finite_is_refused(small, monkeypatch: pytest.MonkeyPatch, v
     with pytest.raises(ValueError, match=f"losses must be finite, got {value} for sample 2345 in epoch 3"):
         partition(x, y)
     with pytest.raises(ValueError, match="histories must be finite"):
-        streamed(x, y)
+        in_blocks(x, y)
     with pytest.raises(ValueError, match="histories and labels must be equally long, got 3000 and 2999"):
-        streamed(x, y[1:])
+        in_blocks(x, y[1:])
 
 
 def test_partition_reads_a_file_in_blocks(small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,11 +218,11 @@ def test_partition_reads_a_file_in_blocks(small, tmp_path: Path, monkeypatch: py
         partition(x.astype(np.float64) * 1e101, names)
 
 
-def test_two_means_of_many_numbers_is_streamed(small, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_means_of_many_numbers_reads_blocks(small, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = made(12_000, 20, 3)
-    monkeypatch.setattr("evenhand.core.streaming.STREAMED", 1000)
-    assert torch.equal(two_means(x, y).margin, streamed(x, y).margin)
-    assert two_means(x).sizes.tolist() == streamed(x, None).sizes.tolist()
+    monkeypatch.setattr("evenhand.core.twomeans.STREAMED", 1000)
+    assert torch.equal(two_means(x, y).margin, in_blocks(x, y).margin)
+    assert two_means(x).sizes.tolist() == in_blocks(x, np.zeros(len(x), int)).sizes.tolist()
     described = two_means(x, y, assignment=np.arange(len(x)) % 2)
     assert described.assignment.float().mean() == 0.5
 
@@ -229,7 +231,7 @@ def test_two_means_of_many_numbers_is_streamed(small, monkeypatch: pytest.Monkey
 
 
 def test_two_ranks_with_a_part_each_find_what_one_process_finds(tmp_path: Path) -> None:
-    worker = HERE / "streaming_worker.py"
+    worker = HERE / "blocks_worker.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     done = subprocess.run(
         [*command, str(worker), str(tmp_path)],
@@ -256,10 +258,10 @@ def test_two_ranks_with_a_part_each_find_what_one_process_finds(tmp_path: Path) 
 PEAK = """
 import importlib, resource, sys
 import numpy as np
-from evenhand.core import blocks, survey
+from evenhand.core import passes
 module = importlib.import_module("evenhand.core.partition")
-module.STREAMED, survey._SAMPLE = 1000, 2048
-blocks._BYTES = 1 << 22
+module.STREAMED, passes._SAMPLE = 1000, 2048
+passes._BLOCK_BYTES = 1 << 22
 def used():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 mapped, labels = np.load(sys.argv[1], mmap_mode="r"), np.load(sys.argv[2])

@@ -1,18 +1,18 @@
-"""What each of two ranks does in test_streaming.py: partition its part of the samples, and tell."""
+"""What each of two ranks does in test_blocks.py: partition its part of the samples, and tell."""
 
 import sys
 from pathlib import Path
 
 import numpy as np
-from test_streaming import PARTITION, made
+from test_blocks import PARTITION, made
 
 from evenhand import partition
-from evenhand.core import blocks, pieces, ranks, survey
+from evenhand.core import passes, ranks
 from evenhand.core.summary import LossSummary
 
 
 def main(folder: Path) -> None:
-    blocks._BYTES, pieces._PIECE, survey._SAMPLE = 1 << 17, 1 << 13, 2 * survey.TAIL
+    passes._BLOCK_BYTES, passes._ROWS, passes._SAMPLE = 1 << 17, 300, 2 * passes.TAIL
     x, y = made(30_000, 20, 3, apart=0.6)
     x[[5, 29_000]] += 300  # a cluster of two, one on each rank
     y[[5, 29_000]], y[20_000::50] = 2, 3  # a class of the second rank alone
