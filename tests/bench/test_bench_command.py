@@ -133,7 +133,6 @@ def test_a_figure_says_what_is_run(evenhand, tmp_path: Path) -> None:
         (["bench", "mine.tiny", "--set", "speed"], "expected name=value, got 'speed'"),
         (["bench", "mine.tiny", "--set", "model=cmn"], "unknown model 'cmn'; known models are cnn"),
         (["bench", "mine.tiny", "--set", "model=no.module:make"], "cannot find the model 'no.module:make'"),
-        (["bench", "digits", "--figure", "mona_lisa"], "there is no figure 'mona_lisa'"),
         (["bench", "mine.plain", "--figure", "training"], "and mine.plain does not say which do; use a task"),
         (["bench", "digits", "--figure", "cost", "--methods", "erm"], "leave --methods and --no-search out"),
         (["bench", "digits", "--figure", "cost", "--no-search"], "leave --methods and --no-search out"),

@@ -18,6 +18,7 @@ import ctypes
 import functools
 import gc
 import importlib
+import json
 import math
 import multiprocessing
 import multiprocessing.connection
@@ -31,7 +32,7 @@ import time
 import traceback
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
@@ -39,8 +40,10 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 import evenhand
 from evenhand import tasks
 from evenhand.bench import results
-from evenhand.bench.grid import SPLITS, Planned, Waves
-from evenhand.training.record import Record, is_finished
+from evenhand.bench.grid import SPLITS, Planned, Waves, declared_method, declared_task, parse, task_file
+from evenhand.training import plugins
+from evenhand.training.recipe import RESOLVED, Recipe
+from evenhand.training.record import Record, find, is_finished
 from evenhand.training.store import claim, read_json, write_json
 
 if TYPE_CHECKING:
@@ -62,6 +65,28 @@ class Sweep:
     end: float = math.inf  # the time, as time.time() counts it, after which no run begins
     done: frozenset[Path] = frozenset()  # runs that are known to be finished
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What planning needs to know of a task."""
+
+    spec: str
+    grouped: Sequence[str]  # the splits whose groups are known
+    recipe: Recipe
+
+
+@functools.cache
+def facts(spec: str, data: Path | None = None) -> Facts:
+    """What a task's file declares, which needs neither torch nor data, or else what the loaded task says."""
+    found, (_, given) = declared_task(spec), tasks.parse(spec)
+    recipe = getattr(found.constants, "RECIPE", None)
+    # A task with a strength p of its correlation has groups too.
+    has_groups = getattr(found.constants, "HAS_GROUPS", False) or "p" in found.options
+    if isinstance(recipe, Recipe) and has_groups and given.keys() <= {*found.options, "limit"}:
+        return Facts(spec, SPLITS, recipe)
+    task = load(spec, data)
+    return Facts(task.spec, grouped(task), task.recipe)
 
 
 @functools.cache
@@ -136,10 +161,13 @@ class Entry:
 
 
 class Agenda:
-    """All runs of a sweep in the order in which they begin. Second waves follow when ERM's runs are over."""
+    """All runs of a sweep in the order in which they begin. Second waves follow when ERM's runs are over.
 
-    def __init__(self, sweep: Sweep) -> None:
-        self.sweep = sweep
+    `path_of` gives the folder of a run; by default the one in which `execute` keeps it.
+    """
+
+    def __init__(self, sweep: Sweep, path_of: Callable[[Planned], Path] | None = None) -> None:
+        self.sweep, self._path = sweep, path_of or self._locate
         self.entries: dict[Path, Entry] = {}
         self.notes = [note for wave in sweep.waves for note in wave.notes]
         self._idle_deaths = 0
@@ -160,7 +188,7 @@ class Agenda:
                 self.entries[path] = Entry(one, path, "done" if path in self.sweep.done else "waiting")
                 self.look(self.entries[path])
 
-    def _path(self, planned: Planned) -> Path:
+    def _locate(self, planned: Planned) -> Path:
         return locate(planned, load(planned.spec, self.sweep.data), self.sweep.runs, self.sweep.device)
 
     def follow(self) -> None:
@@ -262,6 +290,55 @@ def _failure(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) and isinstance(content.get("sweeps"), list) else {}
+
+
+# -- a dry run ---------------------------------------------------------------------------------------------
+
+
+def outline(sweep: Sweep) -> Agenda:
+    """The agenda of a dry run. It recognizes finished runs by their settings, without torch and the data.
+
+    So it cannot see whether they were made from the same data and by the same arithmetic.
+    """
+    finished = {}
+    for record in find(sweep.runs):
+        with contextlib.suppress(OSError, ValueError):  # a damaged record is computed again
+            device = sweep.device.partition(":")[0]
+            if not record.older and device in ("auto", record.made_with["device"]):
+                finished[_record_key(record)] = record.path
+
+    def path_of(planned: Planned) -> Path:
+        key = _planned_key(planned, facts(planned.spec, sweep.data).recipe)
+        return finished.get(key) or sweep.runs / key
+
+    return Agenda(sweep, path_of)
+
+
+def _record_key(record: Record) -> str:
+    config = record.config
+    recipe = {name: value for name, value in config["recipe"].items() if name not in RESOLVED}
+    version = config.get("version", config.get("source"))
+    return _key(config["spec"], record.method, version, config["hyperparameters"], recipe, record.seed)
+
+
+def _planned_key(planned: Planned, recipe: Recipe) -> str:
+    found = declared_method(planned.method)
+    own = {name: value for name, value in planned.settings.items() if name in found.options}
+    changes = {name: value for name, value in planned.settings.items() if name not in found.options}
+    recipe = recipe.replace(**{**planned.changes, **changes})
+    is_ours = "." not in planned.method
+    version = getattr(found.constants, "VERSION", 0) if is_ours else plugins.version(found.constants)
+    changed = {name: value for name, value in own.items() if value != found.options[name]}
+    return _key(planned.spec, planned.method, version, changed, recipe.changed(), planned.seed)
+
+
+def _key(spec: str, *parts: Any) -> str:
+    """Equal for runs with equal settings, however the task is written."""
+    name, given = parse(spec)
+    defaults = getattr(task_file(spec), "options", {})
+    options = {key: plugins.parse_value(text) for key, text in given.items()}
+    options = {key: value for key, value in options.items() if value != defaults.get(key)}
+    return json.dumps([name, options, *parts], sort_keys=True, default=str)
 
 
 # -- a worker ----------------------------------------------------------------------------------------------

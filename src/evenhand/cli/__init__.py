@@ -10,7 +10,7 @@ import warnings
 
 import typer
 
-from evenhand.cli import train, audit, doctor, bench, data, results, evaluate, apply  # isort: skip  # the order of the help
+from evenhand.cli import train, audit, doctor, results, bench, data, evaluate, apply  # isort: skip  # the order of the help
 from evenhand.cli.common import app, plain_warning, say
 
 __all__ = ["app", "apply", "audit", "bench", "data", "doctor", "evaluate", "main", "results", "train"]

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +20,15 @@ from evenhand.cli.common import (
     TRAIN,
     Data,
     Device,
+    Epochs,
+    Figure,
     Json,
     Limit,
     Quiet,
     Runs,
     Verbose,
     app,
+    choices,
     print_table,
     say,
     show_table,
@@ -39,28 +43,28 @@ if TYPE_CHECKING:
 def bench(
     tasks: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TASK]...", help="Tasks, such as digits or even_odd:p=0.95."),
+        typer.Argument(metavar="TASK", help="Tasks, such as digits or even_odd:p=0.95."),
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Which methods, with commas between; the paper's six if none is named. "
-            "erm:lr=0.001 searches a part of its grid."
+            help="Methods, separated by commas. The six of the paper if omitted. "
+            "erm:lr=0.001 searches a part of ERM's grid."
         ),
     ] = None,
     no_search: Annotated[
         bool,
         typer.Option(
             "--no-search",
-            help="Each method once, at the task's own recipe; --methods tab,tab:summary=loss gives settings.",
+            help="Run each method once, with the task's recipe. --methods tab,tab:summary=loss sets values.",
         ),
     ] = False,
-    seeds: Annotated[str, typer.Option(help="Which seeds, with commas between.")] = "0,1,2",
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0,1,2",
     runs: Runs = Path("runs"),
     data: Data = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time; under Ray: on each GPU.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Runs at a time. With Ray: on each GPU.", min=1)] = 1,
     engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="Processes of this machine, or tasks of Ray.")
+        Literal["local", "ray"], typer.Option(help="Where runs are executed: local processes or Ray.")
     ] = "local",
     address: Annotated[
         str | None,
@@ -68,39 +72,44 @@ def bench(
     ] = None,
     device: Device = "auto",
     figure: Annotated[
-        str | None, typer.Option(help="Run what this figure needs, on even_odd if no task is named.")
+        Figure | None,
+        typer.Option(
+            metavar="FIGURE",
+            help=f"Run what a figure needs, on even_odd if no task is given: {choices(Figure)}.",
+        ),
     ] = None,
-    task: Annotated[list[str] | None, typer.Option(help="Another way to name a task.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    task: Annotated[list[str] | None, typer.Option(metavar="TASK", help="The same as TASK.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
     limit: Limit = None,
-    epochs: Annotated[int | None, typer.Option(help="At most so many epochs a training.", min=1)] = None,
+    epochs: Epochs = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A field of the recipe for all runs, such as model=mobilenet_v2.",
+            help="Recipe field for all runs, such as model=mobilenet_v2. Repeatable.",
         ),
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Begin no run after so many minutes.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Start no run after this many minutes.")] = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Search every method's grid with every seed, and select fairly.
+    """Search the grid of every method with every seed.
 
-    Repeat the command to do what is missing. Exit code 1: some runs failed. Their folders hold
-    failure.json, and the same command tries them again.
+    Repeat the command to do what is missing. Finished runs are not repeated. Exit code 1: some runs failed.
+    Their folders hold failure.json, and the same command tries them again.
     """
-    from evenhand.bench.sweep import Agenda, Local, Ray, Sweep, launch
+    from evenhand.bench.sweep import Agenda, Local, Ray, Sweep, launch, outline
     from evenhand.cli import progress
-    from evenhand.core import ranks
-    from evenhand.training import models
     from evenhand.training.plugins import parse_assignments
     from evenhand.training.store import check_folder
 
-    if ranks.launched():
-        raise ValueError("a bench starts its own processes, --jobs of them; run it without torchrun")
+    if "RANK" in os.environ:  # a dry run loads no torch, which this import does
+        from evenhand.core import ranks
+
+        if ranks.launched():
+            raise ValueError("a bench starts its own processes, --jobs of them; run it without torchrun")
     if address is not None and engine != "ray":
         raise ValueError("--address is for --engine ray; give both, or leave it out")
     if minutes is not None and not minutes >= 0:
@@ -108,6 +117,8 @@ def bench(
     check_folder(runs, "--runs")
     changes = parse_assignments(settings or [])
     if "model" in changes:
+        from evenhand.training import models
+
         models.check_name(str(changes["model"]))
     if epochs is not None:
         if "epochs" in changes:
@@ -117,10 +128,11 @@ def bench(
     root = data and data.absolute()
     planned, waves = _plan(specs, root, methods, _seeds(seeds), figure, changes, no_search)
     end = math.inf if minutes is None else time.time() + 60 * minutes
-    agenda = Agenda(Sweep(runs.absolute(), root, device, planned, waves, end))
+    sweep = Sweep(runs.absolute(), root, device, planned, waves, end)
     if dry_run:
-        _print_plan(agenda, json_)
+        _print_plan(outline(sweep), json_)
         return
+    agenda = Agenda(sweep)
     workers = Local(jobs) if engine == "local" else Ray(jobs, device, address)
     with workers, contextlib.nullcontext() if quiet else progress.choose(jobs) as watcher:
         launch(agenda, workers, watcher)
@@ -145,8 +157,7 @@ def _plan(
 ) -> tuple[list[Planned], list[Waves]]:
     """The runs that are asked for: every method's grid or single runs of it, or what a figure shows."""
     from evenhand.bench import grid
-    from evenhand.bench.sweep import grouped, load
-    from evenhand.training.evaluation import has_conflicts
+    from evenhand.bench.sweep import facts, load
 
     names: Sequence[str] = grid.PAPER if methods is None else grid.split_methods(methods)
     planned: list[Planned] = []
@@ -155,14 +166,17 @@ def _plan(
             raise ValueError("--figure says what is run; leave --methods and --no-search out")
         for spec in specs:
             planned += grid.runs_of_figure(figure, spec, seeds)
-            if figure in grid.LEARNED and not has_conflicts(load(spec, data)):
-                raise grid.nothing_conflicts(figure, spec)
+            if figure in grid.LEARNED:
+                from evenhand.training.evaluation import has_conflicts
+
+                if not has_conflicts(load(spec, data)):
+                    raise grid.nothing_conflicts(figure, spec)
         planned = [dataclasses.replace(one, changes={**one.changes, **changes}) for one in planned]
         names = grid.SEARCHED.get(figure, ())
     elif no_search:
         return [one for spec in specs for one in grid.fixed(spec, names, seeds, changes)], []
-    loaded = [load(spec, data) for spec in dict.fromkeys(specs)] if names else []
-    return planned, [grid.waves(task.spec, names, seeds, changes, grouped(task)) for task in loaded]
+    known = [facts(spec, data) for spec in dict.fromkeys(specs)] if names else []
+    return planned, [grid.waves(task.spec, names, seeds, changes, task.grouped) for task in known]
 
 
 def _tasks(given: list[str], figure: str | None, limit: int | None) -> list[str]:
@@ -221,10 +235,14 @@ def _print_plan(agenda: Agenda, json_: bool) -> None:
     cells = [[line[name] for name in words] + [f"{line[name]:,}" for name in numbers] for line, _ in lines]
     totals = [f"{sum(line[name] for line, _ in lines):,}" for name in numbers[2:]]
     print_table("", (*words, *numbers[:-1], "epochs ≤"), [*cells, ["total", "", "", "", *totals]], words)
-    say("An epoch is one pass over the task's training samples; trainings stop early, so these are bounds.")
+    say("An epoch is one pass over the task's training samples. Trainings stop early, so these are bounds.")
     notes = [f"{line['method']}: {note}" for line, note in lines if note]
     if agenda.later:
         notes.append("the second wave waits for erm's selection, so which of its runs are done is not known")
+    if any(line["done"] for line, _ in lines):
+        notes.append(
+            "done: finished runs with these settings; the bench also compares their data and arithmetic"
+        )
     for note in dict.fromkeys([*notes, *agenda.notes]):
         say(f"- {note}")
 
@@ -232,7 +250,7 @@ def _print_plan(agenda: Agenda, json_: bool) -> None:
 def estimates(agenda: Agenda) -> list[tuple[dict[str, Any], str]]:
     """The plan of every task and method, with a note; epochs are those of runs that are not done, at most."""
     from evenhand.bench.grid import declared_method
-    from evenhand.bench.sweep import load
+    from evenhand.bench.sweep import facts
     from evenhand.cli.progress import by_state
 
     lines = []
@@ -240,7 +258,7 @@ def estimates(agenda: Agenda) -> list[tuple[dict[str, Any], str]]:
     for (spec, method), counts in by_state(agenda).items():
         own = [one for one in planned if (one.spec, one.method) == (spec, method)]
         seeds = len({one.seed for one in own})
-        recipe, left = load(spec, agenda.sweep.data).recipe, counts.total() - counts["done"]
+        recipe, left = facts(spec, agenda.sweep.data).recipe, counts.total() - counts["done"]
         epochs = max(recipe.replace(**one.changes).epochs for one in own)
         constants = declared_method(method).constants
         line = {
@@ -259,9 +277,9 @@ def estimates(agenda: Agenda) -> list[tuple[dict[str, Any], str]]:
 @app.command(rich_help_panel=RESULTS)
 def pack(
     runs: Runs = Path("runs"),
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .zip file to write.")] = Path("records.zip"),
+    out: Annotated[Path, typer.Option("--out", "-o", help=".zip file to write.")] = Path("records.zip"),
 ) -> None:
-    """Pack the records of all finished runs into one small file."""
+    """Pack the records of all finished runs into one file."""
     from evenhand.bench import pack as records
 
     if out.suffix != ".zip":  # by which `load` knows it again
@@ -273,10 +291,13 @@ def pack(
 
 @app.command(rich_help_panel=RESULTS)
 def unpack(
-    file: Annotated[Path, typer.Argument(help="A file that `evenhand pack` wrote.")],
+    file: Annotated[Path, typer.Argument(help="File written by `evenhand pack`.")],
     runs: Runs = Path("runs"),
 ) -> None:
-    """Add packed runs to a runs folder, so that a bench continues from them."""
+    """Add packed runs to a runs folder.
+
+    A bench with this folder continues from them.
+    """
     from evenhand.bench import pack as records
 
     added, kept = records.unpack(file, runs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -23,6 +23,18 @@ STYLE: dict[str, Any] = {
 }
 app = typer.Typer(name="evenhand", add_completion=False, pretty_exceptions_enable=False, **STYLE)
 
+
+def choices(kind: Any) -> str:
+    """The values of a Literal for a help text. As a metavar, a long list would be broken inside a word.
+
+    >>> choices(Literal["md", "csv", "html"])
+    'md, csv or html'
+    """
+    *others, last = get_args(kind)
+    return f"{', '.join(others)} or {last}"
+
+
+Figure = Literal["validation", "selection", "training", "correlation", "cost", "eta", "minibatch"]
 MOST_SEED = 2**32 - 1
 Seed = Annotated[
     int,
@@ -30,7 +42,7 @@ Seed = Annotated[
         metavar="SEED", help="Determines the initial weights and the batch order.", min=0, max=MOST_SEED
     ),
 ]
-Runs = Annotated[Path, typer.Option(help="Folder of runs. A finished run is returned, not repeated.")]
+Runs = Annotated[Path, typer.Option(help="Folder of runs.")]
 Data = Annotated[Path | None, typer.Option(help="Folder of the datasets.", envvar="EVENHAND_DATA")]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Device to compute on.")]
 Epochs = Annotated[int | None, typer.Option(help="Maximum number of epochs of each training.")]
