@@ -258,12 +258,18 @@ def test_own_modules_are_read_again_and_their_errors_are_said(evenhand, tmp_path
         (("run", "digits", "tab", "speed=1"), "has no setting 'speed'"),
         (("run", "digits", "tab", "lr=-1"), "lr must be positive, got -1"),
         (("run", "digits", "tab", "lr=fast"), "lr must be a number, got 'fast'"),
-        (("run", "digits", "jtt", "appended=maybe"), "appended of method 'jtt' must be bool, got 'maybe'"),
-        (("run", "digits", "jtt", "identifier_epochs=1.5"), "identifier_epochs of method 'jtt' must be int"),
-        (("run", "digits", "lff", "q=abc"), "q of method 'lff' must be float, got 'abc'"),
+        (
+            ("run", "digits", "jtt", "appended=maybe"),
+            "appended of method 'jtt' must be true or false, got 'maybe'",
+        ),
+        (
+            ("run", "digits", "jtt", "identifier_epochs=1.5"),
+            "identifier_epochs of method 'jtt' must be a whole number",
+        ),
+        (("run", "digits", "lff", "q=abc"), "q of method 'lff' must be a number, got 'abc'"),
         (
             ("run", "digits", "jtt", "upweight=some"),
-            "upweight of method 'jtt' must be int or 'ratio', got 'some'",
+            "upweight of method 'jtt' must be a whole number or 'ratio', got 'some'",
         ),
         (("run", "digits", "tab", "epochs=2", "--epochs", 3), "epochs is given twice"),
         (("run", "digits", "tab", "--epochs", 0), "epochs must be at least 1, got 0"),

@@ -11,7 +11,7 @@ import sys
 import zipfile
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -26,6 +26,7 @@ from evenhand.training import stage as stage_module
 from evenhand.training.keys import Arithmetic, identify, resolve
 from evenhand.training.objective import cross_entropy
 from evenhand.training.progress import Silent
+from evenhand.training.recipe import check_types
 from evenhand.training.record import Record, find
 from evenhand.training.run import Run
 from evenhand.training.stage import Request, Stage
@@ -202,6 +203,21 @@ def test_a_new_field_with_its_default_changes_no_key(tiny: Task, monkeypatch: py
     recipe = later(**{field.name: getattr(tiny.recipe, field.name) for field in dataclasses.fields(Recipe)})
     assert key(dataclasses.replace(tiny, recipe=recipe)) == key(tiny)
     assert key(dataclasses.replace(tiny, recipe=dataclasses.replace(recipe, new=2))) != key(tiny)
+
+
+def test_types_of_settings_are_checked_where_they_are_declared() -> None:
+    hints: dict[str, Any] = {"rate": float, "steps": int, "kind": Literal["a"] | None, "other": Any}
+    given = {"rate": 1, "steps": 2, "kind": None, "other": "x", "undeclared": [3]}
+    found = check_types(given, hints)
+    assert found == given and isinstance(found["rate"], float)
+    for wrong, expected in [
+        ({"rate": "x"}, "rate of it must be a number, got 'x'"),
+        ({"steps": 2.5}, "steps of it must be a whole number, got 2.5"),
+        ({"steps": True}, "steps of it must be a whole number, got True"),
+        ({"kind": "b"}, "kind of it must be 'a' or none, got 'b'"),
+    ]:
+        with pytest.raises(ValueError, match=expected):
+            check_types(wrong, hints, " of it")
 
 
 def test_a_finished_run_says_how_it_was_computed(tmp_path: Path) -> None:

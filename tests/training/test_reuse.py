@@ -530,12 +530,13 @@ def test_a_class_in_a_notebook_counts_with_its_own_text(monkeypatch: pytest.Monk
 # -- what is not read again ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keep", ["last", "best"])
+@pytest.mark.parametrize("options", [{}, {"keep": "best"}, {"average": True}], ids=str)
 def test_a_model_is_made_without_reading_its_checkpoint_again(
-    tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str
+    tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    recipe = tiny.recipe.replace(epochs=3, keep=keep)
+    recipe = tiny.recipe.replace(epochs=3, **options)
     fits = [make_run(tiny, tmp_path, recipe).fit("erm") for _ in range(2)]  # trained, and reused
+    assert len({*fits}) == 2, "a fit can be a member of a set"
     kept = fits[0].read()["model"]
     monkeypatch.setattr(torch, "load", None)
     for fit in fits:

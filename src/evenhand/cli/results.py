@@ -23,7 +23,7 @@ Tasks = Annotated[
     list[str] | None, typer.Option("--task", metavar="TASK", help="Only this task. Repeatable.")
 ]
 HERE = [Path("runs")]
-TableName = Literal["1", "2", "datasets", "methods", "selected", "cost", "compare"]
+TableName = Literal["1", "2", "datasets", "methods", "selected", "cost", "field", "compare"]
 Criterion = Literal["accuracy", "wga", "worst_class", "worst_pseudo_group"]
 Form = Literal["md", "csv", "latex", "json", "html"]
 ENDINGS: dict[str, Form] = {".md": "md", ".csv": "csv", ".tex": "latex", ".json": "json", ".html": "html"}

@@ -20,6 +20,7 @@ from evenhand.training.stage import Fit
 
 VERSION = 1
 GRID: dict[str, list[Any]] = {}
+PUBLISHED = "worst inferred group of validation (XRM, main.py)"
 COST = 3.0  # two nets, then the model
 TRAININGS = 2
 

@@ -43,6 +43,7 @@ NAMES = {
     "methods": "groups, hyperparameters and trainings that every method needs (Table B.1)",
     "selected": "the hyperparameters that are selected, the paper's, and the oracle's",
     "cost": "time of the longest run and of the whole search",
+    "field": "WGA, PoU, accuracy and cost of all methods that were run, with what each is told",
     "compare": "every method with every setting that was run, seed by seed against TAB or another",
 }
 MOST = 3  # settings named in a note; of the rest it says how many
@@ -491,6 +492,40 @@ def spent(records: Iterable[Record]) -> float | None:
     return sum(folders.values()) or None
 
 
+# -- the whole field ---------------------------------------------------------------------------------------
+
+SHARED = ("seeds", "WGA", "95% interval", "PoU", "accuracy, weighted", "accuracy, balanced")
+FIELD = (
+    Column("method", words=True),
+    Column("needs groups for", words=True),
+    *(column for column in ONE if column.name in SHARED),
+    Column("candidates"),
+    Column("over ERM's", partial(times, digits=2)),
+)
+
+
+def table_field(parts: Sequence[Frame], by: str | None = None, failed: Sequence[Failure] = ()) -> Table:
+    """Table 1 of the methods that were run, without the paper's numbers but with privileges and costs."""
+    one = table_one(parts, by, failed)
+    sections = []
+    for rows, section in zip(parts, one.sections, strict=True):
+        found = results_of(rows, methods_of(rows), by)
+        erm = found["erm"].rows.unshared.mean() if "erm" in found else None
+        lines = [
+            {
+                **line,
+                "needs groups for": reads_groups(method),
+                "candidates": found[method].num_candidates,
+                "over ERM's": erm and found[method].rows.unshared.mean() / erm,
+            }
+            for method, line in zip(methods_of(rows), section.rows, strict=True)
+            if method in found
+        ]
+        sections.append(replace(section, rows=lines))
+    explained = "Over ERM's: seconds of the selected candidate, trainings counted as if none were shared."
+    return Table("field", "All methods", FIELD, sections, [*one.notes, explained])
+
+
 # -- what the data and the methods are ---------------------------------------------------------------------
 
 DATASETS = (
@@ -610,6 +645,7 @@ METHODS = (
     Column("name", words=True),
     Column("needs groups for", words=True),
     Column("groups, paper", below="needs groups for", words=True),
+    Column("published code selects by", words=True),
     Column("searched", words=True),
     Column("candidates"),
     Column("candidates elsewhere", words=True),
@@ -634,12 +670,12 @@ def _method(name: str) -> Row:
     declared = method_file(name)
     assert declared is not None, f"{name} is one of our methods"
     grid, theirs = declared.constants.GRID, paper.numbers()["methods"].get(name)
-    told, reads = is_told_groups(name), getattr(declared.constants, "NEEDS_GROUPS", None)
     others = {task: grid_of(task, name) for task in tasks.names()}
     row: dict[str, Any] = {
         "method": name,
         "name": title(name),
-        "needs groups for": "validation" if reads == "val" else _groups(told, told),
+        "needs groups for": reads_groups(name),
+        "published code selects by": getattr(declared.constants, "PUBLISHED", ""),
         "searched": "; ".join(f"{key}: {' '.join(map(plain, grid[key]))}" for key in grid) or "nothing",
         "candidates": len(combinations(grid)),
         "candidates elsewhere": ", ".join(
@@ -653,6 +689,13 @@ def _method(name: str) -> Row:
         more = " or more" if theirs.get("or_more") else ""
         row["paper's hyperparameters"] = ", ".join(theirs["hyperparameters"]) + more or "none"
     return row
+
+
+def reads_groups(method: str) -> str:
+    """What a method is given groups for, as its file declares."""
+    declared, told = method_file(method), is_told_groups(method)
+    reads = getattr(declared and declared.constants, "NEEDS_GROUPS", None)
+    return "validation" if reads == "val" else _groups(told, told)
 
 
 def _groups(training: bool, selection: bool) -> str:
@@ -792,4 +835,4 @@ def _missing(rows: Frame, methods: Sequence[str]) -> list[str]:
     return [*lines, f"{first} what is missing with: {bench_command(rows, lacking)}"] if lacking else []
 
 
-OF_TASKS = {"1": table_one, "selected": table_selected, "cost": table_cost}
+OF_TASKS = {"1": table_one, "selected": table_selected, "cost": table_cost, "field": table_field}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -82,37 +82,11 @@ def _moved(storage: Tensor | np.ndarray, device: torch.device) -> Tensor:
 
 def _ahead(batches: Iterator[Tensor], depth: int = 2) -> Iterator[Tensor]:
     """The same batches, prepared by a thread while the device works on the one before."""
-    ready: queue.Queue[Tensor | BaseException | None] = queue.Queue(depth)
-    stop = threading.Event()
-
-    def offer(item: Tensor | BaseException | None) -> None:
-        """Wait for a place, but not for a consumer that has gone."""
-        while not stop.is_set():
-            try:
-                return ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for batch in batches:
-                offer(batch)
-                if stop.is_set():
-                    return
-            offer(None)
-        except BaseException as error:  # handed to the consumer, which raises it
-            offer(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stop.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as worker:
+        ready = deque(worker.submit(next, batches, None) for _ in range(depth))
+        while (batch := ready.popleft().result()) is not None:
+            ready.append(worker.submit(next, batches, None))
+            yield batch
 
 
 def batch_sizes(num_samples: int, batch_size: int) -> list[int]:

@@ -128,8 +128,8 @@ def from_arrays(arrays: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
 
 def _trees(estimator: Any) -> Iterator[dict[str, np.ndarray]]:
     if type(estimator).__name__ == "HistGradientBoostingClassifier":
-        words = estimator.is_categorical_
-        if words is None or not words.any():
+        categorical = estimator.is_categorical_
+        if categorical is None or not categorical.any():
             yield tree_arrays(estimator)
 
 
@@ -165,7 +165,7 @@ def tree_arrays(model: Any) -> dict[str, np.ndarray]:
     for name in ("left", "right"):
         arrays[name] += np.repeat(starts, sizes)
     arrays["set"] += np.repeat(firsts[:-1], sizes)
-    arrays |= {"roots": starts, "sets": np.concatenate(sets)}  # of words' codes that go left, a bit for each
+    arrays |= {"roots": starts, "sets": np.concatenate(sets)}  # of categories that go left, a bit each
     arrays["start"] = np.asarray(model._baseline_prediction, dtype=np.float64).reshape(-1)
     return arrays
 
@@ -189,10 +189,10 @@ def _leaves(arrays: Mapping[str, np.ndarray], root: int, x: np.ndarray) -> np.nd
         value = x[inner, arrays["feature"][node]]
         gone = np.isnan(value)
         left = value <= arrays["threshold"][node]
-        words = (arrays["categorical"][node] != 0) & ~gone
-        code = value[words].astype(np.int64)
-        bits = arrays["sets"][arrays["set"][node[words]], code // 32]
-        left[words] = (bits >> (code % 32)) & 1 != 0
+        categorical = (arrays["categorical"][node] != 0) & ~gone
+        code = value[categorical].astype(np.int64)
+        bits = arrays["sets"][arrays["set"][node[categorical]], code // 32]
+        left[categorical] = (bits >> (code % 32)) & 1 != 0
         left[gone] = arrays["missing_left"][node[gone]] != 0
         at[inner] = np.where(left, arrays["left"][node], arrays["right"][node])
     values: np.ndarray = arrays["value"][at]
@@ -306,7 +306,7 @@ class EstimatorStage:
             histories = Histories(self.folder, len(run.train), len(run.val))
             histories.truncate(0)
         labels = [self.split.y.numpy(), self.val.y.numpy()]
-        places = [self.split.index, torch.arange(len(self.val))]
+        positions = [self.split.index, torch.arange(len(self.val))]
         classes = np.unique(labels[0])
 
         def look(scores: list[np.ndarray]) -> None:
@@ -325,9 +325,9 @@ class EstimatorStage:
                 }
             )
             if histories is not None:
-                for prefix, place, loss, hit in zip(("", "val_"), places, losses, hits, strict=True):
-                    getattr(histories, f"{prefix}losses").record(place, loss)
-                    getattr(histories, f"{prefix}hits").record(place, hit)
+                for prefix, position, loss, hit in zip(("", "val_"), positions, losses, hits, strict=True):
+                    getattr(histories, f"{prefix}losses").record(position, loss)
+                    getattr(histories, f"{prefix}hits").record(position, hit)
                 histories.end_epoch()
 
         model = self._trained(look)

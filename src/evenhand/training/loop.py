@@ -55,13 +55,12 @@ class Training:
         self.model, self.objective = sync.synchronize_batch_norm(model, self.device), stage.objective
         self.model.to(self.device)
         self._head = self._freeze_all_but_the_head() if stage.request.train_only == "head" else None
-        if isinstance(self.objective, nn.Module):
-            self.objective.to(self.device)
-        for network in (self.model, self.objective):
+        # What the objective holds; a function holds nothing.
+        self._objective_module = self.objective if isinstance(self.objective, nn.Module) else nn.Module()
+        self._objective_module.to(self.device)
+        for network in (self.model, self._objective_module):
             allow_kernels(network, stage.arithmetic.compute == "kernels")
-        if self.device.type == "cuda":
-            own = self.objective.parameters() if isinstance(self.objective, nn.Module) else ()
-            for parameter in (*self.model.parameters(), *own):
+            for parameter in network.parameters() if self.device.type == "cuda" else ():
                 if parameter.ndim == 4:
                     parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         self.optimizers = self._make_optimizers()
@@ -88,8 +87,7 @@ class Training:
     def _parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """The weights that are trained: those of the model and of the objective."""
         trained = self.model if self._head is None else self._head
-        own = self.objective.parameters() if isinstance(self.objective, nn.Module) else ()
-        return {"model": [*trained.parameters()], "objective": [*own]}
+        return {"model": [*trained.parameters()], "objective": [*self._objective_module.parameters()]}
 
     def _make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """One optimiser for all weights; where the objective makes the steps, one for each of its groups."""
@@ -120,11 +118,10 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """All that the next epoch depends on."""
-        objective = self.objective.state_dict() if isinstance(self.objective, nn.Module) else {}
         return {
             "epoch": self.epoch,
             "model": self.model.state_dict(),
-            "objective": objective,
+            "objective": self._objective_module.state_dict(),
             "optimizer": self._states(self.optimizers),
             "scheduler": self._states(self.schedulers),
             "log": self.log,
@@ -140,8 +137,7 @@ class Training:
         """Continue from a state; the histories drop what was recorded after it."""
         self.model.load_state_dict(state["model"])
         self._load_optimizers(state)
-        if isinstance(self.objective, nn.Module):
-            self.objective.load_state_dict(state["objective"])
+        self._objective_module.load_state_dict(state["objective"])
         self.epoch, self.log, self.seconds = state["epoch"], list(state["log"]), state["seconds"]
         self.rules.restore(state)
         if self.ema is not None:
@@ -172,8 +168,8 @@ class Training:
         def kinds(groups: list[dict[str, Any]]) -> list[tuple[set[str], int]]:
             return [({*group}, len(group["params"])) for group in groups]
 
-        own = self.optimizers["model"].state_dict()["param_groups"]
-        return kinds(own) == kinds(state.get("param_groups", []))  # there are several where it had a step
+        groups = self.optimizers["model"].state_dict()["param_groups"]
+        return kinds(groups) == kinds(state.get("param_groups", []))  # there are several where it had a step
 
     def _load_optimizers(self, state: dict[str, Any]) -> None:
         for parts, states in ((self.optimizers, state["optimizer"]), (self.schedulers, state["scheduler"])):
@@ -240,8 +236,8 @@ class Training:
             self.progress.finish(reason)
 
     def _fast_forward(self) -> Forward:
-        own = self.stage.factory is not None or self.train.task.make_model is not None
-        known = not own and ":" not in self.recipe.model
+        is_users = self.stage.factory is not None or self.train.task.make_model is not None
+        known = not is_users and ":" not in self.recipe.model
         return fast_forward(
             self.model,
             self.recipe,
@@ -259,8 +255,7 @@ class Training:
         self.model.train(self._head is None)
         if self._head is not None:
             self._head.train()
-        if isinstance(self.objective, nn.Module):
-            self.objective.train()
+        self._objective_module.train()
         total, hits = torch.zeros(2, dtype=torch.float64, device=self.device)
         sizes = batch_sizes(len(order), self.train.batch_size)
         rows, slices = sync.slices(order, sizes, self.recipe.slices)
@@ -318,8 +313,8 @@ class Training:
         if not values.isfinite().all():
             raise self._diverged("validation loss" if index is None else "training loss", self.epoch)
         start, end = ranks.part(len(values))
-        own = torch.arange(start, end) if index is None else index[start:end]
-        history.record(own, values[start:end], later=True)
+        rows = torch.arange(start, end) if index is None else index[start:end]
+        history.record(rows, values[start:end], later=True)
 
     @property
     def learning_rate(self) -> float:

@@ -42,7 +42,7 @@ Factory = Callable[[], nn.Module]
 Score = Callable[[Tensor, Split], float]  # (logits (samples, classes) float32 on the CPU, split) -> score
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fit:
     """A training as one of its stopping rules left it."""
 
@@ -108,7 +108,7 @@ class Fit:
         return history[:, : self.epochs]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Request:
     """One call of `Run.fit`, which explains the arguments."""
 
@@ -207,8 +207,8 @@ class Stage:
 
     def _resolve(self, recipe: Recipe) -> Arithmetic:
         run = self.run
-        steps, own = num_steps(run.task, run.recipe), self.factory is not None
-        found = resolve(run.task, recipe, run.device, steps=steps, own_model=own)
+        steps, is_users = num_steps(run.task, run.recipe), self.factory is not None
+        found = resolve(run.task, recipe, run.device, steps=steps, own_model=is_users)
         if self.needs_whole_batches:
             found = dataclasses.replace(found, slices=1)
         if self.has_step and found.compute == "compiled":  # torch does not go back twice through it
