@@ -238,7 +238,7 @@ def test_two_ranks_with_a_part_each_find_what_one_process_finds(tmp_path: Path) 
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     first, second = (dict(np.load(tmp_path / f"{rank}.npz")) for rank in range(2))
@@ -289,7 +289,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64, f"{done.stdout.strip()} MiB"

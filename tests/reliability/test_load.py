@@ -98,3 +98,12 @@ def test_a_history_on_disk_takes_little_memory() -> None:
     peak = float(done.stdout.split()[-1])
     assert 0 < peak < 5 * 200_000 * 20 * 4 / 2**20  # MB: five times the histories themselves
     assert io.StringIO(done.stdout).readline().startswith("200000 samples, 20 epochs: 15 MB")
+
+
+@needs_linux
+@pytest.mark.long
+def test_many_fits_in_one_process_take_no_more_memory() -> None:
+    done = script("many_fits.py", "--fits", "200")
+    assert done.returncode == 0, done.stderr
+    growth = float(done.stdout.split("fits: ")[1].split()[0])
+    assert growth < 20, f"{growth} KB per fit"  # the weights, data and records of one fit take more

@@ -391,7 +391,7 @@ def test_what_is_cached_may_use_features_and_trainings_of_the_same_folder(tiny: 
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(run.cached(fit, "outer", compute)), daemon=True)
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=600)
     assert found, "it waits for itself"
     np.testing.assert_array_equal(found[0], run.features(fit, run.val) + 1)
     assert not store.claimed(fit.folder)
@@ -411,7 +411,7 @@ def test_a_thread_that_holds_a_folder_may_claim_it_again_and_others_wait(tmp_pat
         thread = threading.Thread(target=other)
         thread.start()
         assert not entered.wait(0.3)
-    thread.join(timeout=60)
+    thread.join(timeout=600)
     assert entered.is_set() and not store.claimed(tmp_path)
 
 

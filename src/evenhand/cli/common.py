@@ -35,6 +35,7 @@ def choices(kind: Any) -> str:
 
 
 Figure = Literal["validation", "selection", "training", "correlation", "cost", "eta", "minibatch"]
+LONGEST = 2000  # characters of an error or a warning
 MOST_SEED = 2**32 - 1
 Seed = Annotated[
     int,
@@ -44,7 +45,7 @@ Seed = Annotated[
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of runs.")]
 Data = Annotated[Path | None, typer.Option(help="Folder of the datasets.", envvar="EVENHAND_DATA")]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Device to compute on.")]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N|mps", help="Device to compute on.")]
 Epochs = Annotated[int | None, typer.Option(help="Maximum number of epochs of each training.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -90,11 +91,17 @@ def say(text: object, *, err: bool = False) -> None:
     typer.echo("\n".join(map(printable, str(text).split("\n"))), err=err)
 
 
+def shortened(text: object) -> str:
+    """The text of an error, which may quote a whole file, without its middle."""
+    said = str(text)
+    return said if len(said) <= LONGEST else f"{said[: LONGEST // 2]} … {said[-LONGEST // 2 :]}"
+
+
 def plain_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """A warning in one line, without the code that raised it: a user cannot change that code."""
-    return f"evenhand: warning: {printable(message)}\n"
+    return f"evenhand: warning: {printable(shortened(message))}\n"
 
 
 def console() -> Any:

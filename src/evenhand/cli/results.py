@@ -132,6 +132,14 @@ def report(
     runs: Sources = HERE,
     out: Annotated[Path, typer.Option("--out", "-o", help=".html file to write.")] = Path("report.html"),
     data: Data = None,
+    trust: Annotated[
+        list[str],
+        typer.Option(
+            metavar="MODULE",
+            help="Task of your own (package.module) that the runs name and that may be imported, to show "
+            "its samples.",
+        ),
+    ] = [],  # noqa: B006
     verbose: Verbose = False,
 ) -> None:
     """Write one page: what was found, and what it changed."""
@@ -147,7 +155,7 @@ def report(
                 f"for a folder of runs use --runs {folder}"
             )
     records = [Record(folder) for folder in folders] if folders else _records(runs)
-    say(build(records, out, load_task=task_loader(data)))
+    say(build(records, out, load_task=task_loader(data, trust)))
 
 
 def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,7 +80,10 @@ class Partition:
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays, unsplit=np.array(unsplit), strength=np.array(self.strength))
         new = Path(f"{path}.new")
-        new.write_bytes(buffer.getvalue())
+        with new.open("wb") as file:
+            file.write(buffer.getvalue())
+            file.flush()
+            os.fsync(file.fileno())  # before the rename, which a loss of power may not undo
         new.replace(path)  # so that a file that exists is whole
 
     @staticmethod

@@ -29,6 +29,7 @@ from evenhand.report.tables import (
     spec_of,
     told_left_out,
     trained_otherwise,
+    unsealed,
 )
 from evenhand.training.record import Record
 
@@ -85,7 +86,13 @@ def table_compare(parts: Sequence[Frame], root: Path | None = None, against: str
     )
     sections = [_section(rows, root, delta) for rows in ordered]
     shown = [rows.assign(shown=~rows.duplicated(["name", "seed"])) for rows in ordered]
-    return Table("compare", "Variants, seed by seed", columns, sections, [how, *older(shown, "shown")])
+    return Table(
+        "compare",
+        "Variants, seed by seed",
+        columns,
+        sections,
+        [how, *unsealed(shown, "shown"), *older(shown, "shown")],
+    )
 
 
 def _ordered(rows: Frame, against: str) -> Frame:

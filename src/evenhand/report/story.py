@@ -99,6 +99,10 @@ def tell(chosen: Frame, found: Record | None) -> Story:
         sentences.append("There was no test set: the weights were chosen by the samples that are scored.")
     if chosen.older.iloc[0]:
         sentences.append("These are older records: they do not say how they were computed.")
+    if not chosen.sealed.all():
+        sentences.append(
+            "Unsealed: these records have no checksums, so a changed number would not be noticed."
+        )
     stats = _stats(shown, worst, scored_on, chosen, found)
     leader = "" if change is None or change.verdict == "same" else leader
     return Story(headline, [sentence for sentence in sentences if sentence], stats, leader, change)

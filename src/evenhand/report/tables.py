@@ -88,7 +88,7 @@ def make(
 
         return table_compare(parts, root, against)
     made = table_two(parts, by) if name == "2" else OF_TASKS[name](parts, by, failed)
-    return replace(made, notes=[*made.notes, *older(parts, "alike")])
+    return replace(made, notes=[*made.notes, *unsealed(parts, "alike"), *older(parts, "alike")])
 
 
 def check(name: str) -> None:
@@ -788,6 +788,15 @@ def older(parts: Sequence[Frame], among: str) -> list[str]:
         f"Older records: {which}. They do not say how they were computed, nor by which version of a method. "
         "No bench goes on from them, and no mean mixes them with newer ones."
     ]
+
+
+def unsealed(parts: Sequence[Frame], among: str) -> list[str]:
+    """How many of the runs that the column `among` marks have no checksums, noted once below a table."""
+    shown = [rows[rows[among]] for rows in parts]
+    number, total = sum(int((~rows.sealed.astype(bool)).sum()) for rows in shown), sum(map(len, shown))
+    which = "all runs" if number == total else f"{number} of {total} runs"
+    note = f"Unsealed: {which}. They have no checksums, so a changed number in them would not be noticed."
+    return [note] if number else []
 
 
 def ties(rows: Frame, methods: Sequence[str], criteria: Sequence[str | None]) -> list[str]:

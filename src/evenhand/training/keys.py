@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import sys
 import typing
 from dataclasses import dataclass
@@ -139,7 +138,7 @@ def trained(task: Task, recipe: Recipe, arithmetic: Arithmetic, inputs: dict[str
     if inputs:
         content["inputs"] = inputs
     if ":" in recipe.model:  # a user's own, which may have been edited
-        content["model_source"] = plugins.version(importlib.import_module(recipe.model.partition(":")[0]))
+        content["model_source"] = plugins.version(plugins.import_own(recipe.model.partition(":")[0]))
     if weights := [split.weight for split in (task.val, task.test) if split.weight is not None]:
         content["scoring_weights"] = checksum(*weights)
     return content

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.core.kernels import has_triton
-from evenhand.training import log
+from evenhand.training import log, plugins
 
 OWN = ("cnn", "mlp", "linear")
 AUXILIARY = ("googlenet", "inception_v3")  # give several outputs in training, which no objective here reads
@@ -146,7 +146,7 @@ def own_function(name: str) -> Callable[..., Any]:
     """The function that "package.module:function" names."""
     module, _, attribute = name.partition(":")
     try:
-        function = getattr(importlib.import_module(module), attribute)
+        function = getattr(plugins.import_own(module), attribute)
     except (ImportError, SyntaxError, AttributeError) as error:
         raise ValueError(
             f"cannot find the model {name!r}: {error}; expected package.module:function"

@@ -42,7 +42,7 @@ def known(package: str, name: str, function: str) -> Declared | None:
     if "." not in name:
         return declared(package, function).get(name)
     module = sys.modules.get(name)
-    if module is None:
+    if module is None or not callable(getattr(module, function, None)):
         return None
     return Declared((module.__doc__ or "").split("\n")[0], module, keywords(getattr(module, function)))
 
@@ -140,7 +140,7 @@ def load(package: str, name: str, function: str) -> ModuleType:
             )
         return importlib.import_module(f"{package}.{name}")
     try:
-        found = importlib.import_module(name)
+        found = import_own(name)
     except ModuleNotFoundError as error:
         if not (error.name and (name == error.name or name.startswith(error.name + "."))):
             raise ImportError(
@@ -158,6 +158,16 @@ def load(package: str, name: str, function: str) -> ModuleType:
     if not callable(getattr(found, function, None)):
         raise ValueError(f"a {kind} module must have a function {function}(…); {name!r} has none")
     return found
+
+
+def import_own(name: str) -> ModuleType:
+    """A module that the user has named. It may be in the current folder, which never hides a library.
+
+    Only such a name puts the current folder on the path: no other command runs code that lies there.
+    """
+    if "" not in sys.path:
+        sys.path.append("")
+    return importlib.import_module(name)
 
 
 def keywords(function: Any) -> dict[str, Any]:
