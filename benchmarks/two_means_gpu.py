@@ -18,6 +18,7 @@ import common
 import torch
 from torch import Tensor
 
+from evenhand.core import passes as core_passes
 from evenhand.core import twomeans
 from evenhand.core.kernels import LAUNCH, Launch, TritonPasses
 from evenhand.core.passes import Passes
@@ -66,7 +67,7 @@ def section(title: str, work: Callable[[], None]) -> None:
 def boundary(counts: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A boundary per class such as Lloyd's steps have: from the mean towards higher losses."""
     mean = sums / counts[:, None]
-    return twomeans.boundary(torch.stack([mean - 0.1, mean + 0.3], 1))
+    return core_passes.boundary(torch.stack([mean - 0.1, mean + 0.3], 1))
 
 
 def exact_moments(x: Tensor, position: Tensor | None, data: Passes) -> tuple[Tensor, ...]:

@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from test_blocks import PARTITION, made
+from test_blocks import made
 
 from evenhand import partition
-from evenhand.core import passes, ranks
-from evenhand.core.summary import LossSummary
+from evenhand.core import passes, ranks, twomeans
+from evenhand.core.history import LossSummary
 
 
 def main(folder: Path) -> None:
@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
     np.testing.assert_array_equal(summary.values[2:], y[2:])
     if ranks.first():
         x[7] = made(30_000, 20, 3, apart=0.6)[0][7]
-        PARTITION.STREAMED = 1000
+        twomeans.STREAMED = 1000
         save(folder / "whole.npz", partition(x, names))
     ranks.barrier()
 

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from evenhand.core.kernels import Launch, TritonPasses
-from evenhand.core.passes import Passes
-from evenhand.core.twomeans import boundary
+from evenhand.core.passes import Passes, boundary
 
 
 def histories(samples: int, epochs: int) -> Tensor:

@@ -1,6 +1,5 @@
 """Histories larger than memory are split as those in memory are, in little memory, and by ranks together."""
 
-import importlib
 import os
 import subprocess
 import sys
@@ -14,14 +13,13 @@ from hypothesis import strategies as st
 from test_twomeans import best_of_ten, inertia
 
 from evenhand import partition
-from evenhand.core import passes
+from evenhand.core import passes, twomeans
 from evenhand.core.arrays import class_positions
 from evenhand.core.passes import TAIL, read_blocks
 from evenhand.core.twomeans import TwoMeans, two_means
 from evenhand.core.twomeans import two_means_in_blocks as in_blocks
 
 HERE = Path(__file__).parent
-PARTITION = importlib.import_module("evenhand.core.partition")  # the function has the same name
 
 
 def made(samples: int, epochs: int, classes: int, *, apart: float = 1.0, seed: int = 0):
@@ -148,11 +146,11 @@ def test_no_more_than_a_thousandth_worse_where_clusters_run_into_each_other(smal
 
 
 def test_few_rows_far_out_are_a_cluster_wherever_they_stand(small) -> None:
-    x, y = made(20_000, 10, 2)
-    x[[7, 11_111, 19_999]] = 5000.0
-    y[[7, 11_111, 19_999]] = 1
-    same(in_blocks(x, y), two_means(x, y))
-    assert in_blocks(x, y).sizes[1, 1] == 3
+    for rows in ([7, 11_111, 19_999], [0, 1, 2], [8_000, 8_001, 12_345], [501, 9_876, 17_017]):
+        x, y = made(20_000, 10, 2)
+        x[rows], y[rows] = 5000.0, 1
+        same(in_blocks(x, y), two_means(x, y))
+        assert in_blocks(x, y).sizes[1, 1] == 3
 
 
 def test_classes_of_every_kind(small) -> None:
@@ -190,15 +188,15 @@ def test_the_answer_does_not_depend_on_threads(small) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_refused(small, monkeypatch: pytest.MonkeyPatch, value: float) -> None:
-    monkeypatch.setattr(PARTITION, "STREAMED", 100)
+    monkeypatch.setattr(twomeans, "STREAMED", 100)
     x, y = made(3_000, 5, 2)
     x[2_345, 3] = value
     with pytest.raises(ValueError, match=f"losses must be finite, got {value} for sample 2345 in epoch 3"):
         partition(x, y)
     with pytest.raises(ValueError, match="histories must be finite"):
         in_blocks(x, y)
-    with pytest.raises(ValueError, match="histories and labels must be equally long, got 3000 and 2999"):
-        in_blocks(x, y[1:])
+    with pytest.raises(ValueError, match="losses and labels must have one row per sample, got 3000 and 2999"):
+        partition(x, y[1:])
 
 
 def test_partition_reads_a_file_in_blocks(small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,8 +204,8 @@ def test_partition_reads_a_file_in_blocks(small, tmp_path: Path, monkeypatch: py
     np.save(tmp_path / "losses.npy", np.asfortranarray(x))
     mapped, names = np.load(tmp_path / "losses.npy", mmap_mode="r"), np.array(["a", "b", "c"])[y]
     expected = partition(x, names)
-    monkeypatch.setattr(PARTITION, "STREAMED", 100)
-    monkeypatch.setattr(PARTITION, "two_means", None)  # which would copy all of it
+    monkeypatch.setattr(twomeans, "STREAMED", 100)
+    monkeypatch.setattr(twomeans, "as_matrix", None)  # which would copy all of it
     for source in (mapped, torch.from_numpy(x)):
         found = partition(source, names)
         np.testing.assert_array_equal(found.minority, expected.minority)
@@ -256,18 +254,18 @@ def test_two_ranks_with_a_part_each_find_what_one_process_finds(tmp_path: Path) 
 
 
 PEAK = """
-import importlib, resource, sys
+import resource, sys
 import numpy as np
-from evenhand.core import passes
-module = importlib.import_module("evenhand.core.partition")
-module.STREAMED, passes._SAMPLE = 1000, 2048
+from evenhand.core import passes, twomeans
+from evenhand import partition
+twomeans.STREAMED, passes._SAMPLE = 1000, 2048
 passes._BLOCK_BYTES = 1 << 22
 def used():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 mapped, labels = np.load(sys.argv[1], mmap_mode="r"), np.load(sys.argv[2])
-module.partition(np.array(mapped[:20000]), labels[:20000])
+partition(np.array(mapped[:20000]), labels[:20000])
 before = used()
-module.partition(mapped, labels)
+partition(mapped, labels)
 print(used() - before)
 """
 

@@ -108,7 +108,7 @@ def test_a_flip_after_the_last_pass_is_put_right() -> None:
     first = data.first_pass(100)
     mean = first.sums / first.counts[:, None]
     upside_down = torch.tensor([[[5.0], [0.0]]], dtype=torch.float64) - data.shift
-    sizes, sums, margin, inside = data.mark(*twomeans.boundary(upside_down))
+    sizes, sums, margin, inside = data.mark(*passes.boundary(upside_down))
     centroids, between = twomeans._updated(upside_down, first.counts, mean, sizes, sums)
     marked = sizes, between, margin, inside
     found = twomeans._described(data, np.zeros(1), centroids, first.counts, mean, first.squares, marked)
@@ -134,7 +134,7 @@ def test_wrong_input_is_refused() -> None:
     x[3, 4] = torch.inf
     with pytest.raises(ValueError, match="histories must be finite, got inf for sample 3 in epoch 4"):
         two_means_on_device(x)
-    with pytest.raises(ValueError, match="equally long, got 100 and 3"):
+    with pytest.raises(ValueError, match="one row per sample, got 100 and 3"):
         two_means_on_device(curves(100), [0, 1, 1])
     with pytest.raises(ValueError, match=r"histories must be shaped \(samples, epochs\), got \(3,\)"):
         two_means_on_device(torch.ones(3))

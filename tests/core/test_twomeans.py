@@ -9,7 +9,7 @@ import torch
 from sklearn.cluster import KMeans
 
 from evenhand.core.search import Rows
-from evenhand.core.twomeans import describe, two_means
+from evenhand.core.twomeans import two_means
 
 FAMILIES = 12
 PROBLEMS = 26  # of each family
@@ -147,7 +147,7 @@ def test_classes_of_more_samples_than_float32_counts() -> None:
     n = 2**24 + 3
     x = torch.zeros(1, n, 1)
     x[0, :5] = 1
-    sizes, *_ = describe(Rows(x - x.mean(), None), x[:, :, 0], torch.tensor([n]))
+    sizes, *_ = Rows(x - x.mean(), None).describe(x[:, :, 0], torch.tensor([n]))
     assert sizes.tolist() == [[n - 5, 5]]
 
 
@@ -258,7 +258,7 @@ def test_a_given_assignment_is_described() -> None:
 def test_wrong_input_is_refused() -> None:
     with pytest.raises(ValueError, match=r"histories must be shaped \(samples, epochs\), got \(3,\)"):
         two_means([1.0, 2.0, 3.0])
-    with pytest.raises(ValueError, match="equally long, got 2 and 3"):
+    with pytest.raises(ValueError, match="one row per sample, got 2 and 3"):
         two_means([[1.0], [2.0]], [0, 1, 1])
     with pytest.raises(ValueError, match="must be real numbers, got complex128"):
         two_means([[1j]])

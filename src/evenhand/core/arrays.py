@@ -28,7 +28,7 @@ def _is_tensor(values: object) -> bool:
 
 
 def as_numpy(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    """What a caller handed over, as a numpy array in this machine's byte order; copied only if it must be."""
+    """The values as a numpy array in this machine's byte order; copied only if it must be."""
     try:
         if _is_tensor(values):
             tensor: Any = values.detach().cpu().resolve_conj().resolve_neg()  # type: ignore[union-attr]

@@ -112,7 +112,7 @@ class Passes:
         tails, rest = [empty] * self.num_classes, [list[_Chosen]() for _ in range(self.num_classes)]
         nearest = torch.where(tailed, -torch.inf, torch.inf).tolist()  # of each tail's rows
 
-        def look(c: int, rows: Tensor | slice, x: Tensor) -> tuple[int, Tensor, Tensor, _Chosen, _Chosen]:
+        def measure(c: int, rows: Tensor | slice, x: Tensor) -> tuple[int, Tensor, Tensor, _Chosen, _Chosen]:
             row = torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
             every = _Chosen(x, row.to(self.device) + self._first_row, x.square().sum(1))
             far = every.at(every.distances > nearest[c]).farthest() if nearest[c] < torch.inf else empty
@@ -121,7 +121,7 @@ class Passes:
 
         sums = torch.zeros(self.num_classes, self.num_epochs, dtype=torch.float64, device=self.device)
         squares = torch.zeros(self.num_classes, dtype=torch.float64, device=self.device)
-        for c, part, square, far, chosen in self._each(look):
+        for c, part, square, far, chosen in self._each(measure):
             sums[c] += part
             squares[c] += square
             rest[c].append(_Chosen(*(part.cpu() for part in chosen)))
@@ -186,24 +186,20 @@ class Passes:
                 counts += torch.bincount(part, minlength=self.num_classes).cpu()
         return self._add(counts).double()
 
-    def largest(self, name: str) -> float:
-        """The largest absolute value; raises where one is not finite."""
+    def check_range(self, name: str, largest: float) -> float:
+        """The largest absolute value; raises where one is not finite or beyond `largest`."""
         wrong, most = "", 0.0
         for start, block in self._blocks():
-            low, high = (float(value) for value in block.aminmax())
-            if not (math.isfinite(low) and math.isfinite(high)):
-                row, epoch = (~block.isfinite()).nonzero()[0].tolist()
-                wrong = f"{float(block[row, epoch])} for sample {start + row} in epoch {epoch}"
+            wrong, highest = _value_range(block, start)
+            most = max(most, highest)
+            if wrong:
                 break
-            most = max(most, -low, high)
-        facts = torch.tensor([[float(bool(wrong)), most]], dtype=torch.float64)
-        facts = ranks.concatenate(facts) if self._shared else facts
-        if facts[:, 0].any():
-            raise ValueError(
-                f"{name} must be finite, got {wrong or 'others on another rank'}; "
-                "a training that diverges needs a lower learning rate"
-            )
-        return float(facts[:, 1].max())
+        if self._shared:
+            values = ranks.concatenate(torch.tensor([most], dtype=torch.float64))
+            most = float(values.max())
+            wrong = wrong or ("" if math.isfinite(most) else "others on another rank")
+        _refuse(wrong, most, name, largest)
+        return most
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -274,6 +270,42 @@ class Passes:
         if self.unit == 1.0 and raw.dtype in halves and self.dtype == torch.float32:
             return raw.float() - self.shift.to(raw.device, torch.float32)
         return (raw.double() / self.unit - self.shift.to(raw.device)).to(self.dtype)
+
+
+def boundary(centroids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of centroids (…, 2, epochs): directions, whose largest entry is 1; thresholds; factors of margins.
+
+    A row's margin is (x.d - t) times the factor.
+    """
+    low, high = centroids[..., 0, :], centroids[..., 1, :]
+    d = high - low
+    size = d.abs().amax(-1).clamp(min=1e-300)
+    square = d.square().sum(-1)
+    t = (d * (high + low)).sum(-1) / 2
+    return d / size[..., None], t / size, torch.where(square > 0, size / square.clamp(min=1e-300), 0.0)
+
+
+def _value_range(x: Tensor, first_row: int) -> tuple[str, float]:
+    """Which value of x, (samples, epochs) or (samples,), is not finite, if any; and the largest magnitude."""
+    low, high = (float(value) for value in x.aminmax())
+    if math.isfinite(low) and math.isfinite(high):
+        return "", max(-low, high)
+    at = (~x.isfinite()).nonzero()[0].tolist()
+    epoch = f" in epoch {at[1]}" if x.ndim == 2 else ""
+    return f"{float(x[tuple(at)])} for sample {first_row + at[0]}{epoch}", math.inf
+
+
+def check_values(x: Tensor, name: str, largest: float, *, first_row: int = 0) -> None:
+    """Raise for values, (samples, epochs) or (samples,), that are not finite or lie beyond `largest`."""
+    _refuse(*_value_range(x, first_row), name, largest)
+
+
+def _refuse(wrong: str, most: float, name: str, largest: float) -> None:
+    hint = "a training that diverges needs a lower learning rate"
+    if wrong:
+        raise ValueError(f"{name} must be finite, got {wrong}; {hint}")
+    if most > largest:
+        raise ValueError(f"{name} must lie between -{largest:g} and {largest:g}, got {most:g}; {hint}")
 
 
 def sample_sizes(counts: Tensor, epochs: int, sample: int) -> tuple[Tensor, Tensor]:
@@ -366,12 +398,12 @@ def _read(file: int, parts: npt.NDArray[Any], offset: int, step: int) -> None:
     """Fill each part, which lie so many bytes apart in the file."""
     offsets = [offset + number * step for number in range(len(parts))]
     if hasattr(os, "posix_fadvise"):  # so that the disk can work on all of them at once
-        for place in offsets:
-            os.posix_fadvise(file, place, parts[0].nbytes, os.POSIX_FADV_WILLNEED)
-    for part, place in zip(parts, offsets, strict=True):
+        for begin in offsets:
+            os.posix_fadvise(file, begin, parts[0].nbytes, os.POSIX_FADV_WILLNEED)
+    for part, begin in zip(parts, offsets, strict=True):
         view, done = memoryview(part.view(np.uint8)), 0
         while done < len(view):
-            count = os.preadv(file, [view[done:]], place + done)
+            count = os.preadv(file, [view[done:]], begin + done)
             if count == 0:
                 raise ValueError("the file of the histories ended early; was it changed while it was read?")
             done += count

@@ -15,21 +15,25 @@ So two matrix products move any number of candidates of any number of classes by
 Arrays are padded with zero rows where classes differ in size, and shaped (classes, candidates, rows).
 
 A small class is searched whole, in float64 (`best_split`). A larger one is searched on a sample of its rows,
-in float32 (`candidate_centroids`), which gives starts for the passes over all rows (twomeans.py).
+in float32 (`candidate_centroids`), which gives starts for the passes over all rows (twomeans.py). Numbers,
+one per sample, are split exactly (`cut_in_two`).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 SEARCHED = 2048  # rows of the largest class that is searched whole
 TAIL = 1024  # rows of a sample that are the farthest from the mean: few rows far out can be a cluster
+_CHUNK = 1 << 22  # numbers worked on at once
 _STEPS = 300
 _SUMMED = 1024  # rows added up in float32; sums of many more equal numbers drift
 _SAMPLE_ROUNDS = ((12, 5), (8, 50))  # on a weighted sample: keep so many of the best cuts; steps
@@ -144,9 +148,9 @@ class Rows:
         for _ in range(steps):
             p, threshold = self.boundary(now)
             least = torch.add(self.slack, now.between, alpha=1 - 1e-6)  # a gain of a millionth of the inertia
-            # Slightly less than a row's own weight: one that is alone in its cluster must not leave it.
-            own = torch.add(self.norms[:, None], (now.between / self.n)[:, :, None]).mul_(1 - 1e-6)
-            new = self.candidates((p + own).addcmul_(now.inside, own, value=-2) > threshold)
+            # Slightly less than what the row changes: one that is alone in its cluster must not leave it.
+            weight = torch.add(self.norms[:, None], (now.between / self.n)[:, :, None]).mul_(1 - 1e-6)
+            new = self.candidates((p + weight).addcmul_(now.inside, weight, value=-2) > threshold)
             better = new.between > least
             now = new if better.all() else _choose(better, new, now)
             if not better.all():
@@ -209,6 +213,17 @@ class Rows:
                 break
             now = new
         return now
+
+    def describe(self, inside: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Sizes, centroids, margins and variance between, of a split (classes, rows) in standard units."""
+        now = self.candidates(inside[:, None])
+        p, threshold = self.boundary(now)
+        chosen = (inside > 0).sum(1)  # counted, since float32 holds no whole number above 2**24
+        sizes = torch.stack([counts - chosen, chosen], 1)
+        sums, between = now.sums.double(), now.between[:, :, None]
+        centroids = torch.cat([-sums, sums], 1) / sizes.double().clamp(min=1)[:, :, None]
+        margin = torch.where(between > 0, (p - threshold) / (2 * between), 0.0)[:, 0]
+        return sizes, centroids, margin.float(), now.between[:, 0].double()
 
 
 def added(inside: Tensor, x: Tensor) -> Tensor:
@@ -348,3 +363,56 @@ def _mixtures(count: int) -> tuple[Tensor, Tensor]:
     one_way = [sign for sign in signs if next((s for s in sign if s), 0) == 1]
     weights = np.random.default_rng(0).standard_normal((48 if count <= 3 else 16, 8))[:, :count]
     return torch.tensor(one_way), torch.from_numpy(weights)
+
+
+class Cut(NamedTuple):
+    """The best split of numbers in two: those above `threshold`, and the others."""
+
+    threshold: float  # the largest number below the cut; nan where all numbers are equal
+    means: tuple[float, float]  # below and above
+    sizes: tuple[int, int]
+    inertia: float  # squared distances to the own mean, summed
+    total: float  # squared distances to the mean of all
+
+
+def cut_in_two(values: npt.NDArray[np.floating[Any]]) -> Cut:
+    """The exact two-means of numbers, by one sort: no start, no iteration, the same whatever their order.
+
+    Sorts `values` in place. Of equally good cuts, the lowest one.
+
+    >>> cut_in_two(np.array([5.0, 1.0, 1.5, 5.5]))[:3]
+    (1.5, (1.25, 5.25), (2, 2))
+    """
+    values.sort()
+    n = len(values)
+    origin = float(values[0])
+    if not (math.isfinite(origin) and math.isfinite(float(values[-1]))):
+        raise ValueError("values must be finite")
+    total = squares = 0.0  # about the lowest value, so that large offsets cost no digits
+    for chunk in _chunks(values):
+        shifted = chunk.astype(np.float64) - origin
+        total += float(shifted.sum())
+        squares += float((shifted * shifted).sum())
+    spread = max(squares - total * total / n, 0.0)
+    best, size, lower = -1.0, 0, 0.0
+    done, before = 0, 0.0
+    for start, chunk in zip(range(0, n, _CHUNK), _chunks(values), strict=True):
+        sums = np.cumsum(chunk.astype(np.float64) - origin) + before
+        left = np.arange(done + 1, done + len(chunk) + 1, dtype=np.float64)
+        follow = values[start + 1 : start + len(chunk) + 1]
+        apart = (chunk[: len(follow)] < follow).nonzero()[0]  # never between equal numbers
+        if len(apart):
+            s, m = sums[apart], left[apart]
+            between = (s - m * (total / n)) ** 2 / (m * (n - m)) * n
+            k = int(between.argmax())
+            if between[k] > best:
+                best, size, lower = float(between[k]), int(m[k]), float(s[k])
+        done, before = done + len(chunk), float(sums[-1])
+    if size == 0:
+        return Cut(math.nan, (origin, math.nan), (n, 0), 0.0, 0.0)
+    means = (origin + lower / size, origin + (total - lower) / (n - size))
+    return Cut(float(values[size - 1]), means, (size, n - size), max(spread - best, 0.0), spread)
+
+
+def _chunks(values: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    return [values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK)]

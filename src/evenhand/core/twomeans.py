@@ -10,7 +10,6 @@ samples come cannot matter, not even through rounding.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from torch import Tensor
 from evenhand.core import ranks
 from evenhand.core.arrays import as_labels, as_matrix, as_numpy, as_real, class_positions
 from evenhand.core.kernels import MOST_CLASSES, TritonPasses
-from evenhand.core.passes import FirstPass, Passes, sample_limit, thread_pool
+from evenhand.core.passes import FirstPass, Passes, boundary, check_values, sample_limit, thread_pool
 from evenhand.core.search import SEARCHED, Rows, best_split, candidate_centroids, standardised
 
 STREAMED = 1 << 28  # numbers; a larger matrix is not copied into memory
@@ -48,7 +47,7 @@ class TwoMeans:
     classes: npt.NDArray[Any]  # (classes,) the distinct labels, ascending
     sizes: Tensor  # (classes, 2) int64
     centroids: Tensor  # (classes, 2, epochs) float64; of a class left whole, its mean twice
-    inertia: Tensor  # (classes,) float64: squared distances to the own centroid, summed
+    inertia: Tensor  # (classes,) float64: squared distances to the nearer centroid, summed
     total: Tensor  # (classes,) float64: squared distances to the class's mean, summed
 
 
@@ -70,22 +69,40 @@ def two_means(
     >>> clusters.assignment.tolist(), clusters.sizes.tolist()
     ([False, False, True], [[2, 1]])
     """
+    return split_classes(histories, labels, assignment=assignment)
+
+
+def split_classes(
+    histories: Tensor | npt.ArrayLike,
+    labels: Tensor | npt.ArrayLike | None,
+    *,
+    assignment: Tensor | npt.ArrayLike | None = None,
+    name: str = "histories",
+    largest: float = float("inf"),
+    across_ranks: bool = False,
+) -> TwoMeans:
+    """The same, for `partition`. Errors call the histories by `name`. Raises for values beyond `largest`.
+
+    With `across_ranks`, every rank has a part of the samples. The fields of TwoMeans that describe classes
+    are then of all ranks, and those that describe samples are of the rank's own.
+    """
     if isinstance(histories, Tensor) and histories.is_cuda:
-        if on_device(histories) and assignment is None:
-            return two_means_on_device(histories, labels)
+        if on_device(histories) and assignment is None and not across_ranks:
+            return two_means_on_device(histories, labels, name=name, largest=largest)
         clusters = None if assignment is None else as_numpy(assignment, "assignment")
-        found, device = two_means(histories.cpu(), labels, assignment=clusters), histories.device
+        options: dict[str, Any] = {"name": name, "largest": largest, "across_ranks": across_ranks}
+        found = split_classes(histories.cpu(), labels, assignment=clusters, **options)
+        device = histories.device
         return replace(found, assignment=found.assignment.to(device), margin=found.margin.to(device))
-    real = as_real(histories, "histories")
+    real = as_real(histories, name)
     names = np.zeros(len(real), np.int8) if labels is None else as_labels(labels)
-    if real.ndim == 2 and real.size > STREAMED and assignment is None:
-        return two_means_in_blocks(real, names)
-    values = as_matrix(real, "histories")
-    _check_lengths(len(values), len(names), "histories")
+    if real.ndim == 2:
+        check_lengths(len(real), len(names), name)
+        if assignment is None and (real.size > STREAMED or across_ranks):
+            return two_means_in_blocks(real, names, name=name, largest=largest, across_ranks=across_ranks)
+    values = as_matrix(real, name)
     x = torch.from_numpy(values.astype(_PRECISION.get(values.dtype, np.float64), copy=False))
-    low, high = float(x.min()), float(x.max())  # NaN where there is one
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(f"histories must be finite, got {low:g} to {high:g}")
+    check_values(x, name, largest)
     classes, position = class_positions(names)
     found = _unsplit(classes, x)
     counts = np.bincount(position, minlength=len(classes))
@@ -119,22 +136,18 @@ def two_means_in_blocks(
     largest: float = float("inf"),
     across_ranks: bool = False,
 ) -> TwoMeans:
-    """two_means of a matrix (samples, epochs) that need not fit into memory.
+    """The same, of a matrix (samples, epochs) that need not fit into memory.
 
     Memory holds two blocks, a sample of at most a quarter of a GiB, and five bytes per sample of results.
-    With `across_ranks`, every rank has a part of the samples. The fields of TwoMeans that describe classes
-    are then of all ranks, and those that describe samples are of the rank's own. Raises for numbers beyond
-    `largest`.
     """
-    _check_lengths(len(matrix), len(labels), name)
     classes, position = class_positions(labels)
     if across_ranks and ranks.count() > 1:
         lists: list[list[Any]] = ranks.from_all(classes.tolist())
         union = np.unique(np.array([label for part in lists for label in part]))
         union = union.astype(classes.dtype) if classes.dtype.kind != "U" else union
-        place = np.searchsorted(union, classes).astype(np.min_scalar_type(len(union)))
-        classes, position = union, place[position]
-    small = None if len(classes) == 1 else _as_positions(position, len(classes))
+        table = np.searchsorted(union, classes).astype(np.min_scalar_type(len(union)))
+        classes, position = union, table[position]
+    small = None if len(classes) == 1 else as_positions(position, len(classes))
     with thread_pool() as pool:
 
         def passes(unit: float) -> Passes:
@@ -153,22 +166,25 @@ def on_device(histories: object) -> TypeGuard[Tensor]:
     return histories.is_cuda and histories.ndim == 2 and histories.numel() > _HUGE
 
 
-def two_means_on_device(histories: Tensor, labels: Tensor | npt.ArrayLike | None = None) -> TwoMeans:
-    """two_means where the histories, (samples, epochs), lie; `assignment` and `margin` stay there too."""
+def two_means_on_device(
+    histories: Tensor, labels: Tensor | npt.ArrayLike | None = None, **options: Any
+) -> TwoMeans:
+    """The same where the histories, (samples, epochs), lie; `assignment` and `margin` stay there too."""
     if histories.ndim != 2 or 0 in histories.shape:
         raise ValueError(f"histories must be shaped (samples, epochs), got {tuple(histories.shape)}")
     classes, position = _device_positions(labels, len(histories), histories.device)
-    _check_lengths(len(histories), len(histories) if position is None else len(position), "histories")
+    name = options.get("name", "histories")
+    check_lengths(len(histories), len(histories) if position is None else len(position), name)
     if len(classes) > MOST_CLASSES and histories.is_cuda:
         assert position is not None
         found = _unsplit(classes, histories)
         for start in range(0, len(classes), MOST_CLASSES):
-            own = slice(start, min(start + MOST_CLASSES, len(classes)))
-            rows = ((position >= own.start) & (position < own.stop)).nonzero()[:, 0]
-            part = two_means_on_device(histories.T[:, rows].T, position[rows] - start)
+            these = slice(start, min(start + MOST_CLASSES, len(classes)))
+            rows = ((position >= these.start) & (position < these.stop)).nonzero()[:, 0]
+            part = two_means_on_device(histories.T[:, rows].T, position[rows] - start, **options)
             found.assignment[rows], found.margin[rows] = part.assignment, part.margin
-            found.sizes[own], found.centroids[own] = part.sizes, part.centroids
-            found.inertia[own], found.total[own] = part.inertia, part.total
+            found.sizes[these], found.centroids[these] = part.sizes, part.centroids
+            found.inertia[these], found.total[these] = part.inertia, part.total
         return found
 
     def passes(unit: float) -> Passes:
@@ -177,7 +193,7 @@ def two_means_on_device(histories: Tensor, labels: Tensor | npt.ArrayLike | None
     with thread_pool() as pool:
         taken = TritonPasses.takes(histories, len(classes))
         data = TritonPasses(histories, position, len(classes)) if taken else passes(1.0)
-        return _lloyd(data, passes, classes, pool, least=_GAIN_ON_DEVICE)
+        return _lloyd(data, passes, classes, pool, least=_GAIN_ON_DEVICE, **options)
 
 
 # -- large classes ---------------------------------------------------------------------------------------
@@ -204,13 +220,7 @@ def _lloyd(
     sample = sample or sample_limit(data.num_classes)
     first = data.first_pass(sample)
     if not bool(first.squares.isfinite().all()):
-        unit = data.largest(name)
-        if unit > largest:
-            raise ValueError(
-                f"{name} must lie between -{largest:g} and {largest:g}, got {unit:g}; "
-                "a training that diverges needs a lower learning rate"
-            )
-        data = passes(unit)
+        data = passes(data.check_range(name, largest))
         first = data.first_pass(sample)
     counts, mean = first.counts, first.sums / first.counts[:, None]
     total = (first.squares - counts * (mean + data.shift - data.origin).square().sum(1)).clamp(min=0)
@@ -248,19 +258,6 @@ def _best_start(data: Passes, starts: Tensor, counts: Tensor, mean: Tensor) -> T
     return starts[between.argmax(0), torch.arange(data.num_classes)]
 
 
-def boundary(centroids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of centroids (…, 2, epochs): directions, whose largest entry is 1; thresholds; factors of margins.
-
-    A row's margin is (x.d - t) times the factor.
-    """
-    low, high = centroids[..., 0, :], centroids[..., 1, :]
-    d = high - low
-    size = d.abs().amax(-1).clamp(min=1e-300)
-    square = d.square().sum(-1)
-    t = (d * (high + low)).sum(-1) / 2
-    return d / size[..., None], t / size, torch.where(square > 0, size / square.clamp(min=1e-300), 0.0)
-
-
 def _updated(
     centroids: Tensor, counts: Tensor, mean: Tensor, sizes: Tensor, sums: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -296,9 +293,9 @@ def _described(
         sign = torch.where(whole, 0.0, torch.where(swap, -1.0, 1.0)).float().to(margin.device)
         for start in range(0, len(margin), _CHUNK):
             part = slice(start, start + _CHUNK)
-            own = torch.zeros(1, dtype=torch.long) if data.position is None else data.position[part].long()
-            inside[part] = (inside[part] ^ (sign < 0)[own]) & (sign != 0)[own]
-            margin[part] *= sign[own]
+            c = torch.zeros(1, dtype=torch.long) if data.position is None else data.position[part].long()
+            inside[part] = (inside[part] ^ (sign < 0)[c]) & (sign != 0)[c]
+            margin[part] *= sign[c]
     sizes = torch.where(whole, 0.0, torch.where(swap, counts - sizes, sizes))
     centroids = torch.where(swap[:, None, None], centroids.flip(1), centroids)
     centroids = torch.where(whole[:, None, None], mean[:, None].expand_as(centroids), centroids)
@@ -346,7 +343,7 @@ def _solve(
     inside = best_split(rows) if given is None else given[member].to(x.dtype)
     inside = inside * padded
     inside[(inside > 0).sum(1) == counts] = 0  # one cluster is no split
-    sizes, centroids, margin, between = describe(rows, inside, counts)
+    sizes, centroids, margin, between = rows.describe(inside, counts)
     total = rows.norms.sum(1, dtype=torch.float64)
     inertia, tight = (total - between) * scale**2, total - between < rows.tight * total
     centroids, total = mean[:, None] + scale[:, None, None] * centroids, total * scale**2
@@ -361,18 +358,6 @@ def _solve(
     found.margin[member[real]] = torch.where(swap[:, None], -margin, margin)[real]
 
 
-def describe(rows: Rows, inside: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sizes, centroids, margins and variance between, of a split (classes, rows) 0/1, in standard units."""
-    now = rows.candidates(inside[:, None])
-    p, threshold = rows.boundary(now)
-    chosen = (inside > 0).sum(1)  # counted, since float32 holds no whole number above 2**24
-    sizes = torch.stack([counts - chosen, chosen], 1)
-    sums, between = now.sums.double(), now.between[:, :, None]
-    centroids = torch.cat([-sums, sums], 1) / sizes.double().clamp(min=1)[:, :, None]
-    margin = torch.where(between > 0, (p - threshold) / (2 * between), 0.0)[:, 0]
-    return sizes, centroids, margin.float(), now.between[:, 0].double()
-
-
 def _exactly(values: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
     """Centroids and inertia from the data, for clusters so tight that the difference of sums says little."""
     parts = [values[~inside].double(), values[inside].double()]
@@ -384,12 +369,13 @@ def _exactly(values: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
 # -- classes and their rows ------------------------------------------------------------------------------
 
 
-def _check_lengths(samples: int, labels: int, name: str) -> None:
+def check_lengths(samples: int, labels: int, name: str) -> None:
+    """Raise unless there is a label for every sample."""
     if samples != labels:
-        raise ValueError(f"{name} and labels must be equally long, got {samples} and {labels}")
+        raise ValueError(f"{name} and labels must have one row per sample, got {samples} and {labels}")
 
 
-def _as_positions(position: npt.NDArray[Any], num_classes: int) -> Tensor:
+def as_positions(position: npt.NDArray[Any], num_classes: int) -> Tensor:
     """Positions as passes take them."""
     return torch.from_numpy(position.astype(np.uint8 if num_classes <= 256 else np.int32, copy=False))
 
@@ -412,7 +398,7 @@ def _device_positions(
     classes, position = class_positions(as_labels(labels))
     if len(classes) == 1 and len(position) == samples:
         return classes, None
-    return classes, _as_positions(position, len(classes)).to(device)
+    return classes, as_positions(position, len(classes)).to(device)
 
 
 def _unsplit(classes: npt.NDArray[Any], histories: Tensor) -> TwoMeans:
