@@ -21,7 +21,7 @@ author = "the evenhand authors"
 version = release = evenhand.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "lab"]  # the lab notebook is not part of the site
 myst_heading_anchors = 3
 
 default_role = "code"  # docstrings write `name` for code

@@ -6,8 +6,8 @@ Keys changed once. Before, they did not say how a run was computed, nor by which
 old key may stand for different numbers, in several files. `new_key` is the key that the same settings, on the
 same kind of device, have today; it is empty where settings are gone or the data are not below ROOT. `version`
 is the version of `evenhand` that made a record, and `known_by` says how that is known: by the commit that the
-record names, or by the file that it is in (results/README.md, docs/log.md). The method was called `even`; the
-column `method` has the name of the folder that holds the record.
+record names, or by the file that it is in (results/README.md, docs/lab/log.md). The method was called `even`.
+The column `method` has the name of the folder that holds the record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 
 from evenhand import Recipe, Task, tasks
 from evenhand.bench.pack import load
-from evenhand.training.identity import identify
+from evenhand.training.keys import identify
 from evenhand.training.record import Record
 
 HERE = Path(__file__).parent
@@ -102,7 +102,7 @@ def new_key(record: Record, root: Path | None) -> str:
         recipe = Recipe(**{name: value for name, value in config["full_recipe"].items() if name in known})
         # The data's checksum is the record's: images may be decoded to other pixels here.
         same_data = dataclasses.replace(task, checksum=config["data"])
-        with mock.patch("evenhand.training.arithmetic.has_triton", lambda: True):  # as on the GPU
+        with mock.patch("evenhand.training.keys.has_triton", lambda: True):  # as on the GPU
             found = identify(
                 same_data,
                 record.method,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenhand.bench.needs import SWEPT
+from evenhand.bench.grid import FIGURES, SWEPT
 from evenhand.bench.results import Frame, load
-from evenhand.report import plots, render, tables
+from evenhand.report import figures, render, tables
 
 HERE = Path(__file__).parent
 TABLES = ("1", "2", "selected", "cost")
@@ -32,7 +32,7 @@ def main() -> None:
         )
     (HERE / "tables.md").write_text("\n".join(text), encoding="utf-8")
     (HERE / "figures").mkdir(exist_ok=True)
-    for name in plots.FIGURES:
+    for name in FIGURES:
         if name in SWEPT:
             for archive, task in SWEEPS.items():
                 draw(name, load(HERE / "studies" / archive), task)
@@ -44,12 +44,12 @@ def main() -> None:
 def draw(name: str, runs: Frame, *tasks: str) -> None:
     """One figure, where there are runs for it."""
     try:
-        drawn = plots.draw(name, runs, tasks)
+        drawn = figures.draw(name, runs, tasks)
     except ValueError as error:
         print(f"not drawn: {error}")
         return
     words = "-".join([name, *tasks]).replace(":", "-").replace("=", "").replace(",", "-")
-    plots.save(drawn, HERE / "figures" / f"{words}.svg")
+    figures.save(drawn, HERE / "figures" / f"{words}.svg")
 
 
 if __name__ == "__main__":

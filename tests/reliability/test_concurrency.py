@@ -11,7 +11,7 @@ from scenarios import tiny
 from test_faults import needs_linux, script
 
 from evenhand import Recipe
-from evenhand.training.identity import identify
+from evenhand.training.keys import identify
 from evenhand.training.plugins import keywords
 
 

@@ -9,11 +9,11 @@ import pytest
 from made_bench import curves, whole, write
 from typer.testing import CliRunner
 
-from evenhand.bench.needs import DYNAMICS, STRENGTHS
+from evenhand.bench.grid import DYNAMICS, FIGURES, STRENGTHS
 from evenhand.bench.results import frame
 from evenhand.cli import app
-from evenhand.report import plots
-from evenhand.report.plots.dynamics import unlearning
+from evenhand.report import figures, palette
+from evenhand.report.figures import unlearning
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, find
 
@@ -22,9 +22,9 @@ PAIR = {"lr": 1e-3, "weight_decay": 0.0}
 SWEPT = ("erm", "erm_randaug", "tab", "eta_tab", "minibatch_tab")
 
 
-def draw(name: str, records: list[Record], wanted: Sequence[str] = ()) -> plots.Drawn:
+def draw(name: str, records: list[Record], wanted: Sequence[str] = ()) -> figures.Drawn:
     """A figure of records."""
-    return plots.draw(name, frame(records), wanted)
+    return figures.draw(name, frame(records), wanted)
 
 
 def sweep_wga(p: float, method: str, seed: int) -> float:
@@ -47,7 +47,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
     return list(find(runs))
 
 
-def axes_of(drawn: plots.Drawn) -> list:
+def axes_of(drawn: figures.Drawn) -> list:
     return drawn.figure.get_axes()
 
 
@@ -163,10 +163,12 @@ def test_selection_shows_every_candidate_its_rank_and_what_is_selected(records: 
 def test_correlation_shows_means_over_seeds_at_every_p(records: list[Record]) -> None:
     drawn = draw("correlation", records, ["cmnist"])
     shown = drawn.data["cmnist tab wga"]
-    assert list(shown) == list(STRENGTHS)
-    for p, numbers in shown.items():
-        low, high = (sweep_wga(p, "tab", seed) for seed in (0, 1))
-        assert numbers == pytest.approx(((low + high) / 2, low, high))
+    assert list(shown.index) == list(STRENGTHS)
+    for p, numbers in shown.iterrows():
+        low, high = (100 * sweep_wga(p, "tab", seed) for seed in (0, 1))
+        assert numbers.tolist() == pytest.approx([(low + high) / 2, low, high])
+    headings = [axes.get_title(loc="left") for axes in axes_of(drawn)]
+    assert headings == ["mean accuracy, as in training", "mean accuracy, balanced", "worst-group accuracy"]
     ticks = [label.get_text() for label in axes_of(drawn)[2].get_xticklabels()]
     assert ticks == ["50", "75", "90", "95", "98", "99", "99.5"]
     assert not any("erm_randaug" in name for name in drawn.data) and "2 seeds; model cnn" in drawn.caption
@@ -180,10 +182,11 @@ def test_variants_of_tab_are_compared_at_every_p(
     records: list[Record], name: str, methods: tuple[str, ...]
 ) -> None:
     drawn = draw(name, records, ["cmnist"])
-    assert len(drawn.data) == len(methods) * 2 * len(STRENGTHS)
-    low = sweep_wga(0.99, methods[-1], 0)
-    assert drawn.data[f"cmnist {methods[-1]} wga 0.99"] == pytest.approx((low + 0.005, low, low + 0.01))
-    assert len(heights(axes_of(drawn)[0])) == len(drawn.data)
+    assert len(drawn.data) == len(methods) * 2
+    low = 100 * sweep_wga(0.99, methods[-1], 0)
+    shown = drawn.data[f"cmnist {methods[-1]} wga"].loc[0.99].tolist()
+    assert shown == pytest.approx([low + 0.5, low, low + 1])
+    assert len(heights(axes_of(drawn)[0])) == len(drawn.data) * len(STRENGTHS)
 
 
 def test_collapsed_seeds_are_named_and_lines_end_where_the_seeds_do(tmp_path: Path) -> None:
@@ -193,9 +196,26 @@ def test_collapsed_seeds_are_named_and_lines_end_where_the_seeds_do(tmp_path: Pa
             write(tmp_path, "tab", PAIR, seed=seed, task=f"cmnist-p{p:g}", spec=spec, wga=wga)
     drawn = draw("correlation", list(find(tmp_path)))
     assert "Seeds with a WGA below 1%: TAB on cmnist at p = 90% (1 of 3), 95% (2 of 3)." in drawn.caption
-    assert drawn.data["cmnist tab wga"][0.9] == pytest.approx((0.63, 0.0, 0.96))
+    assert drawn.data["cmnist tab wga"].loc[0.9].tolist() == pytest.approx([63, 0, 96])
     (ends,) = (lines.get_segments()[1][:, 1] for lines in axes_of(drawn)[2].collections)
     assert ends == pytest.approx([0, 96])
+
+
+def test_evenhand_stands_beside_tab_where_it_was_run(tmp_path: Path) -> None:
+    for method, wga in (("erm", 0.3), ("tab", 0.5), ("evenhand", 0.7)):
+        for p in (0.9, 0.95):
+            spec, settings = f"cmnist:p={p:g}", {"weight_decay": 1e-4}
+            write(tmp_path, method, settings, task=f"cmnist-p{p:g}", spec=spec, wga=wga)
+    write(
+        tmp_path, "erm", PAIR, task="cmnist-p0.9", spec="cmnist:p=0.9", wga=0.2, val=0.1
+    )  # a second candidate
+    made = list(find(tmp_path))
+    assert draw("correlation", made).data["cmnist evenhand wga"]["mean"].tolist() == pytest.approx([70, 70])
+    assert draw("selection", made).data["lines"] == pytest.approx({"erm": 0.3, "tab": 0.5, "evenhand": 0.7})
+    cost = draw("cost", made)
+    assert list(cost.data) == ["erm", "tab", "evenhand"]
+    colours = [matplotlib.colors.to_hex(bar.get_facecolor()) for bar in axes_of(cost)[0].patches]
+    assert colours == [palette.look(method).light for method in cost.data]  # as on pages
 
 
 @pytest.mark.parametrize("name", ["eta", "minibatch"])
@@ -232,22 +252,22 @@ def test_cost_shows_the_longest_run_and_the_search(records: list[Record]) -> Non
     assert heights(right) == pytest.approx([each["search"] for each in drawn.data.values()])
 
 
-@pytest.mark.parametrize("name", list(plots.FIGURES))
+@pytest.mark.parametrize("name", list(FIGURES))
 def test_every_figure_becomes_a_file_of_every_kind_and_always_the_same(
     records: list[Record], name: str, tmp_path: Path
 ) -> None:
     starts = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
     drawn, again = draw(name, records), draw(name, [Record(each.path) for each in records])
     for form, start in starts.items():
-        file = plots.save(drawn, tmp_path / f"figure.{form}")
+        file = figures.save(drawn, tmp_path / f"figure.{form}")
         assert file.read_bytes().startswith(start)
-    assert plots.encode(again, "svg") == (tmp_path / "figure.svg").read_bytes()
+    assert figures.encode(again, "svg") == (tmp_path / "figure.svg").read_bytes()
 
 
 def test_the_readers_own_settings_neither_count_nor_change(records: list[Record]) -> None:
-    before = plots.encode(draw("cost", records), "svg")
+    before = figures.encode(draw("cost", records), "svg")
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
-        assert plots.encode(draw("cost", records), "svg") == before
+        assert figures.encode(draw("cost", records), "svg") == before
         assert matplotlib.rcParams["font.size"] == 30
 
 
@@ -255,12 +275,12 @@ def test_names_that_look_like_formulas_are_drawn_as_they_are(tmp_path: Path) -> 
     name = r"$\frac{"
     made = [write(tmp_path, m, task="own", spec=f"own {name}", dynamics=curves(5)) for m in ("erm", "tab")]
     for each in (draw(figure, made) for figure in ("validation", "training", "cost")):
-        assert plots.encode(each, "png").startswith(b"\x89PNG") and name in each.title
+        assert figures.encode(each, "png").startswith(b"\x89PNG") and name in each.title
 
 
 def test_what_cannot_be_drawn_says_how_to_make_it(tmp_path: Path) -> None:
     made = [write(tmp_path, "erm", PAIR)]
-    for name in plots.FIGURES:
+    for name in FIGURES:
         with pytest.raises(ValueError, match=f"evenhand bench even_odd --figure {name}"):
             draw(name, made, ["even_odd"])
         with pytest.raises(
@@ -275,7 +295,7 @@ def test_what_cannot_be_drawn_says_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="evenhand bench even_odd --figure eta"):  # celeba has no p to vary
         draw("eta", photos)
     with pytest.raises(ValueError, match="must end with .svg, .pdf, .png, got"):
-        plots.check_form(Path("a.gif"))
+        figures.check_form(Path("a.gif"))
 
 
 @pytest.mark.parametrize("name", ["validation", "training"])
@@ -297,7 +317,7 @@ def test_an_unfinished_search_is_said_to_be(tmp_path: Path) -> None:
 def test_the_command_lists_and_draws(records: list[Record], tmp_path: Path) -> None:
     runner = CliRunner()
     listed = runner.invoke(app, ["figure", "--list"])
-    assert listed.exit_code == 0 and all(name in listed.stdout for name in plots.FIGURES)
+    assert listed.exit_code == 0 and all(name in listed.stdout for name in FIGURES)
     runs, out = str(records[0].path.parents[2]), tmp_path / "c.svg"
     shown = runner.invoke(app, ["figure", "cost", "--runs", runs, "--task", "even_odd", "-o", str(out)])
     assert shown.exit_code == 0 and out.exists()

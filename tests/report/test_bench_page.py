@@ -89,6 +89,10 @@ def test_page_and_table_show_the_same_numbers(page: Path, records: list[Record])
                 f"<strong>{wga.text}%</strong> <small>{low} to {high}, {len(wga.value['seeds'])} seeds"
                 in article
             )
+            row = article[own.start() : article.index("</tr>", own.start())]
+            for name in ("weighted", "balanced"):
+                accuracy = table.cell(section.name, title, f"accuracy, {name}").text
+                assert f'data-label="{name}">{accuracy}%</td>' in row, (section.name, title, name)
         columns = re.findall(
             r'<th scope="col">([^<]*)</th>', article[article.index('<table class="groups">') :]
         )
@@ -124,6 +128,21 @@ def test_our_own_method_is_as_visible_as_tab(tmp_path: Path) -> None:
     assert "ERM reaches 50.5 ± 0.5%, Evenhand reaches 70.5 ± 0.5% and TAB reaches 60.5 ± 0.5%." in found.words
     (view,) = [pages.view(results.frame(made), "s0", "even_odd", lambda _: None, 0)]
     assert view["columns"] == ["erm", "evenhand", "tab", "jtt", "lff"]
+
+
+def test_methods_that_lead_on_equally_many_tasks_are_named_together(tmp_path: Path) -> None:
+    best = {"a": "tab", "b": "tab", "c": "jtt", "d": "lff"}
+    made = [
+        write(tmp_path, m, PAIR, seed=s, task=task, wga=(0.8 if m == leader else 0.5) + s / 100)
+        for task, leader in best.items()
+        for m in ("erm", "tab", "jtt", "lff")
+        for s in (0, 1)
+    ]
+    text = Page(build(made, tmp_path / "a.html", load_task=lambda _: None).read_text()).words
+    assert "TAB leads on 2 of 4 tasks; JTT and LfF on 1 each." in text
+    fewer = [each for each in made if each.config["task"] in "ac"]
+    text = Page(build(fewer, tmp_path / "b.html", load_task=lambda _: None).read_text()).words
+    assert "TAB and JTT lead on 1 of 2 tasks each." in text
 
 
 def test_many_tasks_begin_with_an_overview_and_none_is_left_out(tmp_path: Path) -> None:

@@ -142,3 +142,23 @@ def make_cub(root: Path, splits: bool = False) -> Path:
             (folder.parent / "class_attr_data_10").mkdir(exist_ok=True)
             (folder.parent / "class_attr_data_10" / f"{name}.pkl").write_bytes(pickle.dumps(part))
     return folder
+
+
+def make_reviews(root: Path, per_cell: int = 40) -> Path:
+    """Four domains with `per_cell` training and ten test reviews of each sentiment."""
+    import pandas
+
+    rng, rows = np.random.default_rng(0), []
+    for domain in ("books", "dvd", "electronics", "kitchen_housewares"):
+        for positive in (0, 1):
+            for number in range(per_cell + 10):
+                words = [f"{domain}{each}" for each in rng.integers(0, 5, 4)]
+                words += [f"{'good' if positive else 'bad'}{each}" for each in rng.integers(0, 5, 2)]
+                split = "train" if number < per_cell else "test"
+                rows.append((" ".join(rng.permutation(words)), positive, domain, split))
+    folder = root / "reviews"
+    folder.mkdir(parents=True)
+    order = rng.permutation(len(rows))
+    frame = pandas.DataFrame([rows[row] for row in order], columns=["text", "positive", "domain", "split"])
+    frame.to_parquet(folder / "reviews.parquet")
+    return folder

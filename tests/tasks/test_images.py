@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import struct
@@ -188,7 +189,7 @@ def test_an_interrupted_decoding_goes_on_where_it_stopped(pictures, monkeypatch,
         with pytest.raises(KeyboardInterrupt):
             images.decoded("test", pictures, 8)
     folder = next((tmp_path / "cache" / "images").glob("test-8-*"))
-    assert not (folder / "images.npy").exists() and not (folder / "manifest.json").exists()
+    assert len(json.loads((folder / "manifest.json").read_text())["chunks"]) == 2, "of five"
     with monkeypatch.context() as patch:
         seen = counting(patch)
         resumed = images.decoded("test", pictures, 8)
@@ -202,11 +203,10 @@ def test_a_finished_chunk_that_was_damaged_is_decoded_again(pictures, monkeypatc
         counting(patch, stop_after=10)
         with pytest.raises(KeyboardInterrupt):
             images.decoded("test", pictures, 8)
-    part = next((tmp_path / "cache" / "images").glob("test-8-*")) / "images.npy.part"
+    part = next((tmp_path / "cache" / "images").glob("test-8-*")) / "images.npy"
     with part.open("r+b") as file:
         file.seek(300)
         file.write(b"\x55" * 20)
-    (part.parent / "progress.jsonl").open("a").write('[2, "cut sho')  # a line that was being written
     seen = counting(monkeypatch)
     resumed = images.decoded("test", pictures, 8)
     assert sorted(seen) == [file.name for file in pictures[:4] + pictures[8:]]
@@ -229,7 +229,7 @@ def test_a_killed_decoding_goes_on(pictures, monkeypatch, tmp_path):
     process = subprocess.Popen([sys.executable, "-c", SLOW, str(pictures[0].parent)], env=dict(os.environ))
     deadline = time.monotonic() + 60
     notes = tmp_path / "cache" / "images"
-    while not any(file.stat().st_size for file in notes.glob("test-8-*/progress.jsonl")):
+    while not any(file.stat().st_size for file in notes.glob("test-8-*/manifest.json")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
@@ -238,6 +238,17 @@ def test_a_killed_decoding_goes_on(pictures, monkeypatch, tmp_path):
     resumed = images.decoded("test", pictures, 8)
     assert 0 < len(seen) < len(pictures)
     assert (resumed.pixels == np.stack([images.read(file, 8) for file in pictures])).all()
+
+
+def test_a_damaged_manifest_starts_the_decoding_over(pictures, monkeypatch):
+    first = images.decoded("test", pictures, 8)
+    manifest = first.folder / "manifest.json"
+    content = json.loads(manifest.read_text())
+    seen = counting(monkeypatch)
+    for text in ("{", json.dumps({**content, "chunks": content["chunks"][::-1]})):
+        manifest.write_text(text)
+        seen.clear()
+        assert images.decoded("test", pictures, 8).digest == first.digest and len(seen) == len(pictures)
 
 
 def test_a_lost_or_cut_array_is_made_again(pictures):

@@ -31,6 +31,7 @@ def test_every_module_with_load_is_a_task_and_says_what_it_is():
         "digits_even_odd",
         "even_odd",
         "pacs",
+        "reviews",
         "waterbirds",
     }
     assert expected <= set(tasks.names())

@@ -16,9 +16,9 @@ from PIL import Image
 from published_layouts import REAL_ROOT
 
 from evenhand import tasks
-from evenhand.report.compare import read_truth
-from evenhand.report.tables import facts_of_data
+from evenhand.report.tables import facts_of_data, read_split
 from evenhand.tasks import celeba, datasets, pacs
+from evenhand.tasks.samples import Samples, rare_cells
 from evenhand.training.data import training_weights
 
 MAKERS = {
@@ -39,8 +39,10 @@ def small_pacs(monkeypatch):
     monkeypatch.setattr(pacs, "TESTED", 4)
 
 
-def load(name, root):
-    return tasks.load(f"{name}:size=8", root)
+def load(name, root, **options):
+    return tasks.load(
+        ",".join([f"{name}:size=8", *(f"{key}={value}" for key, value in options.items())]), root
+    )
 
 
 def edit(file, old, new):
@@ -88,6 +90,44 @@ def test_celeba_fraction_takes_a_share_of_train_and_val_only(tmp_path, monkeypat
     assert (len(task.train), len(task.val), len(task.test)) == (6, 2, 10)
     with pytest.raises(ValueError, match=r"fraction must be above 0 and at most 1, got 2\.0"):
         tasks.load("celeba:fraction=2.0,size=8", tmp_path)
+
+
+def test_celeba_with_another_target_and_attribute(tmp_path):
+    folder = layouts.make_celeba(tmp_path)
+    file = folder / "list_attr_celeba.txt"
+    lines = file.read_text().splitlines()
+    for i in range(60):  # young: i % 4 == 1, so that no young face is blond
+        lines[i + 2] = lines[i + 2].rsplit(" ", 1)[0] + (" 1" if i % 4 == 1 else " -1")
+    file.write_text("\n".join(lines) + "\n")
+    task = load("celeba", tmp_path, target="Young", attribute="Blond_Hair")
+    assert task.class_names == ("not young", "young") and task.group_names[1] == "not young, blond"
+    assert task.train.group.tolist() == [2 * (i % 4 == 1) + (i % 4 == 0) for i in range(40)]
+    assert task.conflicting == {3}, "no young face is blond"
+    assert task.name == "celeba-size8-targetYoung-attributeBlond_Hair"
+    same = load("celeba", tmp_path, target="Blond_Hair", attribute="Male")
+    default = load("celeba", tmp_path)
+    assert (same.name, same.checksum, same.spec) == (default.name, default.checksum, default.spec)
+    assert load("celeba", tmp_path, target="Male", attribute="Blond_Hair").conflicting != frozenset()
+    with pytest.raises(ValueError, match="has no Tall; it has Attractive, Blond_Hair, Male, Young"):
+        load("celeba", tmp_path, target="Tall")
+    with pytest.raises(ValueError, match="two of CelebA's attributes, got 'Male' twice"):
+        load("celeba", tmp_path, target="Male")
+
+
+@pytest.mark.parametrize(
+    "cells, conflicting",
+    [
+        ([[10256, 10680], [3262, 218]], {3}),  # blond men
+        ([[12208, 6513], [1310, 4385]], {2}),  # women with a big nose
+        ([[3012, 10841], [10506, 57]], {0, 3}),  # women without lipstick, men with it
+        ([[25, 25], [26, 24]], {3}),  # nearly independent: the one that falls shortest
+    ],
+)
+def test_conflicting_cells_follow_from_the_counts(cells, conflicting):
+    counts = np.array(cells).ravel()
+    y, attribute = np.repeat([0, 0, 1, 1], counts), np.repeat([0, 1, 0, 1], counts)
+    data = Samples(y=y, class_names=("a", "b"), split=0 * y, attribute=attribute, attribute_names=("c", "d"))
+    assert rare_cells(data) == conflicting
 
 
 def test_bar_classes_and_splits(tmp_path):
@@ -455,5 +495,5 @@ def test_the_lists_alone_say_what_the_task_has(tmp_path, name):
     if task.conflicting:
         share = np.isin(task.train.group, sorted(task.conflicting)).mean()
         assert facts["conflicting"] == pytest.approx(share) and share > 0
-    truth = read_truth(f"{name}:size=32", tmp_path)
+    truth = read_split(f"{name}:size=32", tmp_path, "test")
     assert truth is not None and truth.labels.tolist() == task.test.y.tolist()

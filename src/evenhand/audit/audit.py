@@ -30,9 +30,9 @@ from evenhand.tasks.images import read as read_image
 from evenhand.tasks.samples import TRAIN, VAL, Samples
 from evenhand.training import manifest, progress
 from evenhand.training.data import Task, as_input, checksum
-from evenhand.training.identity import resolve_device
 from evenhand.training.models import OWN, call_own, make_model, own_function, takes
-from evenhand.training.store import Damaged, check_folder, claim, read_json, write_bytes, write_json
+from evenhand.training.store import Damaged, check_folder, claim, json_bytes, read_json, write_bytes
+from evenhand.training.sync import resolve_device
 
 CHEAP_FOLDS, FOLDS = 4, 2  # of trainings that take seconds, and of others
 KINDS = {"table": "a table of features", "text": "a table of texts", "images": "images"}
@@ -443,8 +443,9 @@ def write(done: Audited, out: Path) -> dict[str, Any]:
             (out / f"{name}.{suffix}").unlink(missing_ok=True)
     for name, content in files.items():
         write_bytes(out / name, content)
-    write_json(out / manifest.NAME, {name: manifest.digest(content) for name, content in files.items()})
-    write_json(out / "summary.json", summary)
+    last = json_bytes(summary)
+    manifest.seal(out, {**files, "summary.json": last})
+    write_bytes(out / "summary.json", last)
     (out / WRITING).unlink()
     return summary
 

@@ -26,12 +26,12 @@ from evenhand.training import progress
 from evenhand.training.batches import batch_sizes
 from evenhand.training.data import Task, as_input, checksum
 from evenhand.training.execute import execute
-from evenhand.training.identity import resolve_device
 from evenhand.training.manifest import verify_digested
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 from evenhand.training.store import write_bytes
+from evenhand.training.sync import resolve_device
 
 BACKBONES = ("resnet18", "mobilenet_v2", "resnet50", "mobilenet_v3_small", "efficientnet_b0")
 FROZEN_SIZE, OWN_SIZE = 128, 32  # pixels

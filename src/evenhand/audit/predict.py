@@ -10,7 +10,7 @@ from evenhand.integrations.prediction import Network, Predictions, named
 from evenhand.tasks import table
 from evenhand.training import manifest
 from evenhand.training.recipe import Recipe
-from evenhand.training.store import Damaged, read_checked, read_json, schema_error
+from evenhand.training.store import Damaged, read_json, schema_error
 
 MODELS = ("baseline", "balanced")
 READING = {"header": bool, "text": (None, str), "image": (None, str)}
@@ -25,7 +25,8 @@ def is_audit(folder: Path) -> bool:
 def predict(folder: Path, inputs: Path, *, model: str | None, device: str) -> tuple[str, Predictions]:
     """Which of the audit's models was used, the recommended one if none is named; and what it says."""
     try:
-        summary = read_json(folder / "summary.json")
+        sealed = manifest.read(folder, known=None)["files"]
+        summary = read_json(manifest.verified(folder, "summary.json", sealed))
     except Damaged as error:
         raise ValueError(f"{folder} should be the folder of an audit: {error}; audit again") from error
     if wrong := schema_error(summary, SUMMARY):
@@ -38,26 +39,15 @@ def predict(folder: Path, inputs: Path, *, model: str | None, device: str) -> tu
     reading = {"header": True, "text": None, "image": None, **summary["data"]["reading"]}
     if wrong := schema_error(reading, READING):
         raise ValueError(f"{folder / 'summary.json'} should say how the table is read, but {wrong}")
-    _verify(folder, name)
     if (folder / name).is_dir():
-        return name, _transformer(folder / name, summary["data"]["classes"], inputs, reading, device)
+        return name, _transformer(
+            manifest.verified(folder, name, sealed), summary["data"]["classes"], inputs, reading, device
+        )
     weights = folder / f"{name}.safetensors"
     if not weights.is_file():
         raise ValueError(_own(folder, name))
+    manifest.verified(folder, weights.name, sealed)
     return name, _predicted(weights, summary["data"]["kind"], inputs, reading, device)
-
-
-def _verify(folder: Path, name: str) -> None:
-    """Refuse a model that is not as the audit wrote it; older audits have no manifest."""
-    if not (folder / manifest.NAME).is_file():
-        return
-    try:
-        digests = read_checked(folder / manifest.NAME, {str: str}, "the manifest of an audit")
-        for file, digest in digests.items():
-            if Path(file).parts[0].partition(".")[0] == name:
-                manifest.verify(folder / file, digest)
-    except Damaged as error:
-        raise ValueError(f"{error}; audit again") from error
 
 
 def _own(folder: Path, name: str) -> str:

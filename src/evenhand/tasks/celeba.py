@@ -1,19 +1,24 @@
-"""CelebA: is the hair of a face blond? Perceived gender is the shortcut, and blond men are rare."""
+"""CelebA: is the hair of a face blond? Perceived gender is the shortcut, and blond men are rare.
+
+`celeba:target=Big_Nose,attribute=Male` asks for another attribute, with another one as its shortcut.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evenhand.tasks import data_root, datasets, images
-from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng, read_columns, read_rows
+from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng, rare_cells, read_columns, read_rows
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 
 RECIPE = images.PRETRAINED.replace(epochs=150, batch_size=436, weight_decay=1e-4)
+HAS_GROUPS = True
 
 SOURCE = datasets.Source(
     folder="celeba",
@@ -38,26 +43,44 @@ PAPER = datasets.Paper(
 )
 
 FULL_SIZE = 202_599
-CONFLICTING = frozenset({3})  # blond men only
+NAMES = {"Blond_Hair": ("not blond", "blond"), "Male": ("female", "male")}
 AUGMENT = Warp(flip=True)
 
 
-def load(root: Path | None = None, *, fraction: float | None = None, size: int = 224) -> Task:
+def load(
+    root: Path | None = None,
+    *,
+    fraction: float | None = None,
+    size: int = 224,
+    target: str = "Blond_Hair",
+    attribute: str = "Male",
+) -> Task:
     """A share of the published training and validation images, and all test images.
 
-    `fraction` is 0.15 for the full set, as in the paper, and 1 for a folder whose lists are shorter already.
+    fraction: 0.15 for the full set, as in the paper, and 1 for a folder whose lists are shorter already.
+    target: The attribute that is the class, one of CelebA's 40.
+    attribute: The attribute that is the shortcut.
     """
-    settings = {"recipe": RECIPE, "augment": AUGMENT, "conflicting": CONFLICTING}
-    return images.image_task("celeba", listing(root, fraction=fraction), size, **settings)
+    data = listing(root, fraction=fraction, target=target, attribute=attribute)
+    return images.image_task("celeba", data, size, recipe=RECIPE, augment=AUGMENT)
 
 
-def listing(root: Path | None = None, *, fraction: float | None = None) -> Samples:
-    """The images of the attribute list with their hair colour, gender and split."""
+def listing(
+    root: Path | None = None,
+    *,
+    fraction: float | None = None,
+    target: str = "Blond_Hair",
+    attribute: str = "Male",
+) -> Samples:
+    """The images of the attribute list with the two attributes and the split."""
+    if target == attribute:
+        raise ValueError(f"target and attribute must be two of CelebA's attributes, got {target!r} twice")
     folder = datasets.find_folder("celeba", SOURCE, root, "img_align_celeba") / "img_align_celeba"
     if (folder / "img_align_celeba").is_dir():  # as Kaggle's archive unpacks
         folder = folder / "img_align_celeba"
     signs = ("-1", "1")
-    file, names, blond, male = _columns(root, "list_attr_celeba", {"Blond_Hair": signs, "Male": signs})
+    file, names, *columns = _columns(root, "list_attr_celeba", {target: signs, attribute: signs})
+    y, other = (np.array([text == "1" for text in column], dtype=np.int64) for column in columns)
     split_file, others, parts = _columns(root, "list_eval_partition", {"partition": ("0", "1", "2")})
     splits = dict(zip(others, parts, strict=True))
     for name in names:
@@ -65,11 +88,11 @@ def listing(root: Path | None = None, *, fraction: float | None = None) -> Sampl
             raise ValueError(f"{file}: {name} is not in {split_file}; the lists are not of one dataset")
     every = Samples(
         files=[folder / name for name in names],
-        y=np.array([text == "1" for text in blond], dtype=np.int64),
-        class_names=("not blond", "blond"),
+        y=y,
+        class_names=_names(target),
         split=np.array([splits[name] for name in names], dtype=np.int64),
-        attribute=np.array([text == "1" for text in male], dtype=np.int64),
-        attribute_names=("female", "male"),
+        attribute=other,
+        attribute_names=_names(attribute),
     )
     if fraction is None:
         fraction = 0.15 if len(names) == FULL_SIZE else 1.0
@@ -79,7 +102,14 @@ def listing(root: Path | None = None, *, fraction: float | None = None) -> Sampl
     for part in (TRAIN, VAL):
         order = data_rng(part).permutation(every.rows(part))
         keep.append(order[: round(fraction * len(order))])
-    return every.take(np.sort(np.concatenate(keep)))
+    chosen = every.take(np.sort(np.concatenate(keep)))
+    paper = (target, attribute) == ("Blond_Hair", "Male")  # which counts blond men only
+    return replace(chosen, conflicting=frozenset({3}) if paper else rare_cells(chosen))
+
+
+def _names(attribute: str) -> tuple[str, str]:
+    plain = attribute.replace("_", " ").lower()
+    return NAMES.get(attribute, (f"not {plain}", plain))
 
 
 def _columns(root: Path | None, name: str, wanted: dict[str, Sequence[str]]) -> tuple[Any, ...]:

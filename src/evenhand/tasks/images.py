@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -66,19 +65,16 @@ def image_task(name: str, data: Samples, size: int, *identity: str, **settings: 
 
 
 def decoded(task: str, files: Sequence[Path], size: int) -> Decoded:
-    """The images as RGB squares of `size` pixels, in the order of `files`; decoded on first use."""
+    """The images as RGB squares of `size` pixels, in the order of `files`; decoded on first use.
+
+    The manifest lists the checksums of the chunks that are done, so an interrupted decoding continues.
+    """
     folder = cache_root() / "images" / f"{task}-{size}-{_stamp(task, files, size)}"
-    array, manifest = folder / "images.npy", folder / "manifest.json"
     with store.claim(folder):
-        pixels, chunks = _open(array, len(files), size), _chunks(manifest, len(files))
-        if pixels is None or chunks is None:
-            manifest.unlink(missing_ok=True)  # first: it, or the array beside it, is absent or damaged
-            chunks = _decode_all(task, files, size, folder)
-            (folder / "images.npy.part").replace(array)
-            content = {"digest": _joined(chunks), "chunks": chunks, "images": len(files), "size": size}
-            store.write_json(manifest, content)  # last: its existence means that every image was decoded
-            (folder / "progress.jsonl").unlink()
-            pixels = _open(array, len(files), size)
+        pixels, chunks = _open(folder, len(files), size), _chunks(folder)
+        if pixels is None or len(chunks) != -(-len(files) // CHUNK):
+            chunks = _decode_all(task, files, size, folder, chunks if pixels is not None else [])
+            pixels = _open(folder, len(files), size)
             assert pixels is not None
         else:
             log.detail("reused the decoded images in %s", folder)
@@ -87,7 +83,7 @@ def decoded(task: str, files: Sequence[Path], size: int) -> Decoded:
 
 def damaged_chunks(images: Decoded) -> list[int]:
     """The chunks whose pixels no longer have their checksum; an empty list is a clean bill of health."""
-    recorded = _chunks(images.folder / "manifest.json", len(images.pixels)) or []
+    recorded = _chunks(images.folder)
     chunks = range(-(-len(images.pixels) // CHUNK))
     return [n for n in chunks if n >= len(recorded) or _digest(images.pixels, n) != recorded[n]]
 
@@ -96,15 +92,15 @@ def _joined(digests: list[str]) -> str:
     return hashlib.sha256("".join(digests).encode("utf-8", "replace")).hexdigest()
 
 
-def _chunks(manifest: Path, count: int) -> list[str] | None:
-    """The checksums of the chunks of so many images; None where the manifest is absent or damaged."""
+def _chunks(folder: Path) -> list[str]:
+    """The checksums of the chunks that are done; none where the manifest is absent or damaged."""
+    schema = {"digest": str, "chunks": [str]}
     try:
-        content = store.read_checked(manifest, {"digest": str, "chunks": [str]}, "the checksums of images")
+        content = store.read_checked(folder / "manifest.json", schema, "the checksums of images")
     except (store.Damaged, FileNotFoundError):
-        return None
+        return []
     chunks: list[str] = content["chunks"]
-    known = len(chunks) == -(-count // CHUNK) and content["digest"] == _joined(chunks)
-    return chunks if known else None
+    return chunks if content["digest"] == _joined(chunks) else []
 
 
 def _stamp(task: str, files: Sequence[Path], size: int) -> str:
@@ -126,10 +122,10 @@ def _stamp(task: str, files: Sequence[Path], size: int) -> str:
     return stamp.hexdigest()[:12]
 
 
-def _open(file: Path, count: int, size: int) -> np.ndarray | None:
-    """The array, if it is there and whole."""
+def _open(folder: Path, count: int, size: int) -> np.ndarray | None:
+    """The array, if it is there and has its length."""
     try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        array = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
     except (OSError, EOFError, ValueError):
         return None
     return array if array.shape == (count, 3, size, size) and array.dtype == np.uint8 else None
@@ -140,49 +136,32 @@ def _digest(pixels: np.ndarray, number: int) -> str:
     return hashlib.sha256(chunk.data).hexdigest()
 
 
-def _decode_all(task: str, files: Sequence[Path], size: int, folder: Path) -> list[str]:
-    """Fill `images.npy.part`, noting each finished chunk, and return the chunks' checksums."""
-    part, notes = folder / "images.npy.part", folder / "progress.jsonl"
-    shape = (len(files), 3, size, size)
-    digests = _finished(part, notes, shape)
-    if not digests:
-        notes.unlink(missing_ok=True)
-        np.lib.format.open_memmap(part, mode="w+", dtype=np.uint8, shape=shape).flush()
-    pixels = np.lib.format.open_memmap(part, mode="r+")
-    chunks = range((len(files) + CHUNK - 1) // CHUNK)
+def _decode_all(task: str, files: Sequence[Path], size: int, folder: Path, recorded: list[str]) -> list[str]:
+    """Fill `images.npy`, but for recorded chunks that still have their checksum; returns all checksums."""
+    array, manifest = folder / "images.npy", folder / "manifest.json"
+    if not recorded:
+        manifest.unlink(missing_ok=True)  # first: it may belong to another array
+        array.unlink(missing_ok=True)
+        shape = (len(files), 3, size, size)
+        np.lib.format.open_memmap(array, mode="w+", dtype=np.uint8, shape=shape).flush()
+    pixels, chunks = np.lib.format.open_memmap(array, mode="r+"), recorded.copy()
+    todo = [
+        number
+        for number in range(-(-len(files) // CHUNK))
+        if number >= len(recorded) or _digest(pixels, number) != recorded[number]
+    ]
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    # Threads suffice: pillow lets go of the interpreter while it decodes and resizes.
-    with ThreadPoolExecutor(workers) as pool, notes.open("a") as finished, _progress() as bar:
-        line = bar.add_task(f"decoding {task}", total=len(chunks), completed=len(digests))
-        for number in chunks:
-            if number not in digests:
-                start = number * CHUNK
-                for row, image in enumerate(
-                    pool.map(lambda file: read(file, size), files[start : start + CHUNK])
-                ):
-                    pixels[start + row] = image
-                pixels.flush()
-                digests[number] = _digest(pixels, number)
-                finished.write(json.dumps([number, digests[number]]) + "\n")
-                finished.flush()
-                bar.advance(line)
-    return [digests[number] for number in chunks]
-
-
-def _finished(part: Path, notes: Path, shape: tuple[int, ...]) -> dict[int, str]:
-    """The chunks that an interrupted decoding finished, each checked against its checksum."""
-    pixels = _open(part, shape[0], shape[-1]) if notes.is_file() else None
-    if pixels is None:
-        return {}
-    digests = {}
-    for line in notes.read_text().splitlines():
-        try:
-            number, digest = json.loads(line)
-        except ValueError:
-            continue  # the line that was being written when the power went
-        if _digest(pixels, number) == digest:
-            digests[number] = digest
-    return digests
+    # Threads suffice: pillow releases the interpreter lock while it decodes and resizes.
+    with ThreadPoolExecutor(workers) as pool, _progress() as bar:
+        for number in bar.track(todo, description=f"decoding {task}"):
+            rows = slice(number * CHUNK, (number + 1) * CHUNK)
+            for row, image in enumerate(pool.map(lambda file: read(file, size), files[rows]), rows.start):
+                pixels[row] = image
+            pixels.flush()
+            chunks[number : number + 1] = [_digest(pixels, number)]
+            content = {"digest": _joined(chunks), "chunks": chunks, "images": len(files), "size": size}
+            store.write_json(manifest, content)  # after its pixels: every listed chunk is on disk
+    return chunks
 
 
 def images_under(folder: Path) -> tuple[list[Path], Counter[str]]:

@@ -29,7 +29,6 @@ SOURCE = datasets.Source(
 STYLES = {"photo": 0, "art_painting": 0, "cartoon": 1, "sketch": 1}  # 0: natural, 1: drawn
 # A person is no animal here.
 OBJECTS = {"dog": 1, "elephant": 1, "giraffe": 1, "horse": 1, "guitar": 0, "house": 0, "person": 0}
-CONFLICTING = frozenset({1, 2})  # drawn others, natural animals
 ALIGNED = {0: 1_100, 3: 2_400}  # training images of natural others and of drawn animals
 TESTED = 400  # test images of every group
 AUGMENT = Warp(flip=True)
@@ -37,8 +36,7 @@ AUGMENT = Warp(flip=True)
 
 def load(root: Path | None = None, *, p: float = 0.95, size: int = 128) -> Task:
     """A share p of each class has the class's style, in training and validation; test groups are even."""
-    settings = {"recipe": RECIPE, "augment": AUGMENT, "conflicting": CONFLICTING}
-    task = images.image_task("pacs", listing(root, p=p), size, **settings)
+    task = images.image_task("pacs", listing(root, p=p), size, recipe=RECIPE, augment=AUGMENT)
     return dataclasses.replace(task, test=reweighted(task.test, task.train))
 
 
@@ -86,4 +84,5 @@ def _every(root: Path | None) -> Samples:
         split=np.zeros(len(y), dtype=np.int64),
         attribute=np.array(attribute, dtype=np.int64),
         attribute_names=("natural", "drawn"),
+        conflicting=frozenset({1, 2}),  # drawn others, natural animals
     )

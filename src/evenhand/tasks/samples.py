@@ -40,6 +40,7 @@ class Samples:
     texts: list[str] = field(default_factory=list)
     attribute: np.ndarray | None = None  # (samples,) int64: for scoring only
     attribute_names: tuple[str, ...] = ()
+    conflicting: frozenset[int] = frozenset()  # the groups that break the shortcut
     notes: tuple[str, ...] = ()  # what was left out or changed, in sentences
     reading: dict[str, Any] = field(default_factory=dict)  # of a table: header, and which column is seen
 
@@ -57,10 +58,13 @@ class Samples:
         return np.flatnonzero(self.split == part)
 
     def take(self, rows: np.ndarray) -> Samples:
-        """The images at these rows."""
+        """The images or texts at these rows."""
         attribute = None if self.attribute is None else self.attribute[rows]
-        files = [self.files[row] for row in rows]
-        return replace(self, files=files, y=self.y[rows], split=self.split[rows], attribute=attribute)
+        files, texts, ids = (
+            [each[row] for row in rows if each] for each in (self.files, self.texts, self.ids)
+        )
+        kept = replace(self, files=files, texts=texts, ids=ids, attribute=attribute)
+        return replace(kept, y=self.y[rows], split=self.split[rows])
 
     def task(
         self,
@@ -88,6 +92,7 @@ class Samples:
             test=test,
             class_names=self.class_names,
             group_names=self.group_names,
+            conflicting=self.conflicting,
             checksum=checksum(*identity, y, self.split, *([] if group is None else [group])),
             **settings,
         )
@@ -116,7 +121,7 @@ def read_columns(
     if lacking:
         raise ValueError(
             f"{file} must have the columns {', '.join(filter(None, columns))}, "
-            f"but has no {', '.join(lacking)}; fetch it again"
+            f"but has no {', '.join(lacking)}; it has {', '.join(filter(None, header))}"
         )
     places = {header.index(name): (name, allowed) for name, allowed in columns.items()}
     for line, row in enumerate(rows[start:], start=start + 1):
@@ -196,6 +201,19 @@ def completed_split(y: np.ndarray, given: np.ndarray) -> np.ndarray:
         if not (given == part).any():
             split[train[fresh == part]] = part
     return split
+
+
+def rare_cells(data: Samples) -> frozenset[int]:
+    """The groups with under half of the training samples that independent attributes would give them.
+
+    There is at least one: the group that falls shortest.
+    """
+    assert data.attribute is not None
+    cells, train = np.zeros((len(data.class_names), len(data.attribute_names))), data.rows(TRAIN)
+    np.add.at(cells, (data.y[train], data.attribute[train]), 1)
+    expected = np.outer(cells.sum(1), cells.sum(0)) / max(cells.sum(), 1)
+    ratio = (cells / np.maximum(expected, 1e-9)).ravel()
+    return frozenset({int(ratio.argmin()), *np.flatnonzero(ratio < 0.5).tolist()})
 
 
 def reweighted(split: Split, train: Split) -> Split:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 
@@ -24,7 +25,6 @@ MOST_CODES = 250  # of a category that boosting sees, which can tell 255 apart
 NEARLY_ALL = 0.9  # of a column's cells hold numbers or dates: then the others are mistakes
 DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
 IDENTIFIER = 0.5  # a column of words with more distinct values than this share of its rows names the rows
-PANDAS_NEEDED = "tables need pandas and pyarrow: pip install 'evenhand[table]'"
 CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".csv.gz", ".tsv.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 SUFFIXES = (*CSV_SUFFIXES, *PARQUET_SUFFIXES)
@@ -87,7 +87,7 @@ def read_table(
     if not here.all():
         notes.append(f"{int((~here).sum()):,} rows without a label were left out")
         frame = frame[here]
-    y, class_names = encode_classes(_as_names(frame[label]), f"the column {label!r} of {file}")
+    y, class_names = encode_classes(as_names(frame[label]), f"the column {label!r} of {file}")
     attribute, attribute_names = (None, ()) if group is None else _attribute(frame[group])
     ids, content = [str(row) for row in frame.index], dict[str, Any]()
     if text is not None:
@@ -122,7 +122,6 @@ def read_table(
 
 def read(file: Path, *, header: bool = True) -> Any:
     """The table as a pandas frame; without a header its columns are called 0, 1, 2, …"""
-    pandas_module()  # says that it is needed
     name = file.name.lower()
     if not file.is_file():
         raise ValueError(f"expected a table or a folder of class folders, but there is no {file}")
@@ -130,6 +129,8 @@ def read(file: Path, *, header: bool = True) -> Any:
         raise ValueError(f"expected a table whose name ends in {', '.join(SUFFIXES)}, got {file.name!r}")
     try:
         frame, names = (_parquet if name.endswith(PARQUET_SUFFIXES) else _csv)(file, header)
+    except ImportError as error:
+        raise ImportError("reading Parquet needs pyarrow: pip install 'evenhand[table]'") from error
     except Exception as error:  # pandas and pyarrow raise many kinds
         raise ValueError(_unreadable(file, error)) from error
     _check_names(names, file)
@@ -150,7 +151,6 @@ def _parquet(file: Path, header: bool) -> tuple[Any, list[str]]:
 
 def _csv(file: Path, header: bool) -> tuple[Any, list[str]]:
     """The frame, and the names as they stand in the first line: pandas renames those that come twice."""
-    pandas = pandas_module()
     form = {"sep": _separator(file), "skipinitialspace": True}
     frame = pandas.read_csv(file, **form, header=0 if header else None, na_values=["?"], low_memory=False)
     if not header:
@@ -194,15 +194,6 @@ def _separator(file: Path) -> str:
         return ","
 
 
-def pandas_module() -> Any:
-    """pandas, which only tables need."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise ImportError(PANDAS_NEEDED) from error
-    return pandas
-
-
 # The table's columns.
 
 
@@ -219,7 +210,7 @@ def _check_not_continuous(labels: Any, column: str, file: Path) -> None:
         )
 
 
-def _as_names(labels: Any) -> list[str]:
+def as_names(labels: Any) -> list[str]:
     """Labels as text; whole numbers that a missing value turned into 1.0 and 2.0 are 1 and 2 again."""
     values = labels.tolist()
     return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v).strip() for v in values]
@@ -255,7 +246,6 @@ def image_files(paths: list[str], table: Path, column: str) -> list[Path]:
 
 def _plain(values: Any) -> Any:
     """A column as floats, or as text where it holds words; no dates, no truth values."""
-    pandas = pandas_module()
     if pandas.api.types.is_bool_dtype(values):
         return values.astype(float)
     if pandas.api.types.is_datetime64_any_dtype(values):
@@ -273,7 +263,6 @@ def parsed(words: Any) -> Any:
 
     Cells that hold none of these are gaps. The reading with the fewest such cells counts.
     """
-    pandas = pandas_module()
     distinct = pandas.Series(words.dropna().unique())  # a category repeats few words
     text = distinct.astype("string").str.strip()
     comma = text.where(text.str.fullmatch(r"[-+]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?").fillna(False))
@@ -352,7 +341,7 @@ def cleaned(frame: Any, notes: list[str], missing: bool = False) -> Any:
             "expected at least one feature column besides label and group, but none is left: "
             f"{', '.join(useless[:5]) or 'there are no others'}; add columns that differ between rows"
         )
-    result = pandas_module().DataFrame(columns)
+    result = pandas.DataFrame(columns)
     gaps = int(result.isna().to_numpy().sum())
     if gaps:
         notes.append(f"{gaps:,} of {result.size:,} feature values are missing; missing is a value of its own")
@@ -433,17 +422,21 @@ def fitted_words(vectorizer: Any, texts: list[str]) -> Any:
         ) from error
 
 
-def task(data: Samples) -> Task:
-    """A table or texts as float32 numbers, scaled by what the training rows are like."""
+def inputs(data: Samples) -> torch.Tensor:
+    """A table or texts as numbers, (samples, features) float32, scaled by what the training rows are like."""
     train = data.rows(TRAIN)
     if data.kind == "text":
         vectorizer = bag_of_words(MOST_WORDS)
         fitted_words(vectorizer, [data.texts[row] for row in train])
         x = vectorizer.transform(data.texts).toarray()
     else:
-        columns = dense_columns(data.frame).fit(data.frame.iloc[train])
-        x = columns.transform(data.frame)
-    return tensor_task(data, torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32)))
+        x = dense_columns(data.frame).fit(data.frame.iloc[train]).transform(data.frame)
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+
+
+def task(data: Samples) -> Task:
+    """A table or texts as a Task for a small network."""
+    return tensor_task(data, inputs(data))
 
 
 def tensor_task(data: Samples, x: torch.Tensor) -> Task:

@@ -12,6 +12,7 @@ from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 
 RECIPE = images.PRETRAINED.replace(epochs=300, batch_size=137, weight_decay=1e-2)
+HAS_GROUPS = True
 
 SOURCE = datasets.Source(
     folder="waterbirds",
@@ -28,14 +29,13 @@ PAPER = datasets.Paper(num_samples=4_795, num_classes=2, num_groups=4, worst_gro
 # The crop of the dataset's authors; the paper says no more than "random croppings".
 AUGMENT = Warp(crop=(0.7, 1.0), ratio=(3 / 4, 4 / 3), flip=True)
 
-CONFLICTING = frozenset({1, 2})  # landbirds on water, waterbirds on land
 COLUMNS = {"img_filename": (), "y": ("0", "1"), "split": ("0", "1", "2"), "place": ("0", "1")}
 
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
     """The published splits; validation and test are weighted by the training groups."""
-    settings = {"recipe": RECIPE, "augment": AUGMENT, "conflicting": CONFLICTING}
-    return images.image_task("waterbirds", listing(root), size, weighted=True, **settings)
+    settings = {"recipe": RECIPE, "augment": AUGMENT, "weighted": True}
+    return images.image_task("waterbirds", listing(root), size, **settings)
 
 
 def listing(root: Path | None = None) -> Samples:
@@ -51,4 +51,5 @@ def listing(root: Path | None = None) -> Samples:
         split=split,
         attribute=place,
         attribute_names=("land", "water"),
+        conflicting=frozenset({1, 2}),  # landbirds on water, waterbirds on land
     )

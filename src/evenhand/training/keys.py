@@ -1,25 +1,168 @@
-"""Descriptions: what a function, a network or an estimator is, in plain values that a key hashes."""
+"""Keys: what decides the numbers of a run or a training, in plain values."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import sys
+import typing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenhand.core.kernels import has_triton
+from evenhand.training import plugins
 from evenhand.training.data import Split, Task, checksum, fixed_randomness
 from evenhand.training.plugins import definition
+from evenhand.training.recipe import Recipe, check_types
 from evenhand.training.record import key_of
 
+NUMERICS = 1  # part of every key; raise it when the engine computes other numbers from the same settings
+COMPILE = 3000  # steps from which compiling, half a minute once a process, pays over several trainings
 PLAIN = (bool, int, float, str, type(None))
 # Weights are described as tensors. Of what every module has, only hooks change its outputs besides them.
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks"}
 _OF_EVERY_MODULE = {*vars(nn.Module())} - _HOOKS
+
+
+# -- how a training is computed -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What changes the last bits of a training, and with them its later course.
+
+    Neither the number of ranks, which come to the same up to rounding, nor CUDA graphs, which replay the same
+    kernels, are part of it.
+    """
+
+    device: str  # "cpu" or "cuda"
+    precision: Literal["fp32", "bf16"]
+    compute: Literal["eager", "compiled", "kernels"]  # kernels: our own, where they suit the inputs
+    slices: int  # a step's gradient is the sum over so many parts of its batch
+
+
+def resolve(
+    task: Task, recipe: Recipe, device: torch.device, steps: int | None = None, *, own_model: bool = False
+) -> Arithmetic:
+    """The arithmetic of a training, with all that was left to choose chosen.
+
+    `steps`: of the whole run, if this is one of its stages. By default those of a training on the task's own
+    training set, so that all methods and stages of a comparison are computed alike. `own_model`: the network
+    is the method's, which is compiled only if the recipe says so.
+    """
+    gpu = device.type == "cuda"
+    cnn = recipe.model == "cnn" and task.make_model is None and not own_model
+    precision: Literal["fp32", "bf16"] = "fp32"
+    if recipe.precision != "auto":
+        precision = recipe.precision
+    elif gpu and torch.cuda.is_bf16_supported():
+        precision = "bf16"
+    compute: Literal["eager", "compiled", "kernels"] = "eager"
+    if gpu and cnn:
+        if recipe.compile != "off" and precision == "bf16" and has_triton():
+            compute = "kernels"
+    elif recipe.compile == "on" or (
+        gpu
+        and not own_model
+        and recipe.compile == "auto"
+        and (num_steps(task, recipe) if steps is None else steps) > COMPILE
+    ):
+        compute = "compiled"
+    # On a CPU the paper's CNN has two slices, so that two ranks leave the bits of one process.
+    halved = cnn and not gpu and recipe.compile != "on"
+    slices = 2 if halved and recipe.slices == 1 else recipe.slices
+    return Arithmetic(device.type, precision, compute, slices)
+
+
+def num_steps(task: Task, recipe: Recipe) -> int:
+    """How many steps a training on the task's own training set may take."""
+    return recipe.epochs * (len(task.train) // recipe.batch_size)
+
+
+# -- what a run is -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A task, a method, its settings and a recipe, with all that was left to choose chosen."""
+
+    module: ModuleType
+    settings: dict[str, Any]  # the method's own, where they differ from its defaults
+    recipe: Recipe
+    content: dict[str, Any]  # what the key hashes
+
+    def folder(self, runs: str | Path, seed: int) -> Path:
+        """Where such a run is kept."""
+        name = f"{key_of(self.content)}-s{seed}"
+        return Path(runs) / str(self.content["task"]) / str(self.content["method"]) / name
+
+
+def identify(
+    task: Task, method: str, given: dict[str, Any], recipe: Recipe | None, device: torch.device
+) -> Identity:
+    """The identity of a run; `given` are the method's settings and fields of the recipe."""
+    module = plugins.load("evenhand.methods", method, "train")
+    settings, changes = sort_settings(method, module, given)
+    recipe = (recipe or task.recipe).replace(**changes)
+    arithmetic = resolve(task, recipe, device)
+    recipe = recipe.replace(precision=arithmetic.precision)
+    shared = trained(task, recipe, arithmetic, describe_inputs(task))
+    content = {"method": method, "hyperparameters": settings, **shared}
+    version = plugins.version(module)
+    content["version" if isinstance(version, int) else "source"] = version
+    groups = {split: getattr(task, split).group for split in plugins.groups_needed(module)}
+    if read := {split: checksum(group) for split, group in groups.items() if group is not None}:
+        content["groups"] = read
+    return Identity(module, settings, recipe, content)
+
+
+def trained(task: Task, recipe: Recipe, arithmetic: Arithmetic, inputs: dict[str, Any]) -> dict[str, Any]:
+    """What decides the numbers of a run and of each of its trainings alike.
+
+    `inputs` is what `describe_inputs` gives for the task.
+    """
+    content: dict[str, Any] = {
+        "task": task.name,
+        "data": task.checksum,
+        "recipe": recipe.changed(),
+        "numerics": NUMERICS,
+        "arithmetic": dataclasses.asdict(arithmetic),
+    }
+    if inputs:
+        content["inputs"] = inputs
+    if ":" in recipe.model:  # a user's own, which may have been edited
+        content["model_source"] = plugins.version(plugins.import_own(recipe.model.partition(":")[0]))
+    if weights := [split.weight for split in (task.val, task.test) if split.weight is not None]:
+        content["scoring_weights"] = checksum(*weights)
+    return content
+
+
+def sort_settings(
+    method: str, module: ModuleType, given: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide settings into the method's own that differ from its defaults, and changes of the recipe."""
+    defaults = plugins.keywords(module.train)
+    fields = {field.name for field in dataclasses.fields(Recipe)}
+    for name in given:
+        if name not in defaults and name not in fields:
+            raise ValueError(
+                f"method {method!r} has no setting {name!r}; it has "
+                f"{', '.join(defaults) or 'none of its own'}, and the recipe has {', '.join(sorted(fields))}"
+            )
+    values = {name: value for name, value in given.items() if name in defaults}
+    values = check_types(values, typing.get_type_hints(module.train), f" of method {method!r}")
+    settings = {name: value for name, value in values.items() if value != defaults[name]}
+    return settings, {name: value for name, value in given.items() if name not in defaults}
+
+
+# -- what a function, a network or an estimator is -----------------------------------------------------
 
 
 class Description:
@@ -89,10 +232,10 @@ class Description:
         return self._describe_attributes(value)
 
     def _describe_attributes(self, value: object) -> Any:
-        own = {name: each for name, each in vars(value).items() if name not in _OF_EVERY_MODULE}
+        found = {name: each for name, each in vars(value).items() if name not in _OF_EVERY_MODULE}
         if type(value).__module__.startswith("torch."):  # whose private attributes change with its version
-            own = {name: each for name, each in own.items() if name in _HOOKS or not name.startswith("_")}
-        return {**definition(value), "attributes": self._describe(own)}
+            found = {name: each for name, each in found.items() if name in _HOOKS or not name.startswith("_")}
+        return {**definition(value), "attributes": self._describe(found)}
 
     def _describe_function(self, function: Any) -> Any:
         """A function or a class, with those of the values it closes over that are plain or arrays."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise
@@ -17,6 +18,40 @@ from torch.nn import functional as F
 from evenhand.core import ranks
 
 
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {device!r}")
+    where = torch.device(device)
+    if where.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device mps was asked for, but torch sees no Apple GPU here; use --device cpu")
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device {device} was asked for, but torch sees {torch.cuda.device_count() or 'no'} GPU here; "
+            "use --device cpu or auto"
+        )
+    return where
+
+
+def join_ranks(device: str) -> torch.device:
+    """The device of this process; of several that torchrun has started, each takes a GPU of its own."""
+    where = resolve_device(device)
+    if ranks.launched() and where.type == "cuda":
+        if where.index is not None:
+            raise ValueError(f"ranks take a GPU each, but --device {device} is one GPU; use --device cuda")
+        if ranks.local_number() >= torch.cuda.device_count():
+            raise ValueError(
+                f"ranks take a GPU each, but there are more of them than GPUs ({torch.cuda.device_count()}); "
+                "lower torchrun's --nproc-per-node, or use --device cpu"
+            )
+        where = torch.device("cuda", ranks.local_number())
+        torch.cuda.set_device(where)
+    ranks.join(gpu=where.type == "cuda")
+    return where
+
+
 def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple[int, torch.Generator]:
     """Seed torch's global generator and make one for the device, as a function of (seed, stage, epoch).
 
@@ -26,11 +61,11 @@ def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple
     """
     digest = hashlib.sha256(f"{seed}/{stage}/{epoch}".encode()).digest()
     number = int.from_bytes(digest[:7], "little")
-    own = number + ranks.number()
-    torch.manual_seed(own)
-    random.seed(own)  # for datasets that augment with these two
-    np.random.seed(own % 2**32)  # noqa: NPY002
-    return number, torch.Generator(device).manual_seed(own)
+    rank_seed = number + ranks.number()
+    torch.manual_seed(rank_seed)
+    random.seed(rank_seed)  # for datasets that augment with these two
+    np.random.seed(rank_seed % 2**32)  # noqa: NPY002
+    return number, torch.Generator(device).manual_seed(rank_seed)
 
 
 class Slice(NamedTuple):
@@ -54,15 +89,15 @@ def slices(order: Tensor, sizes: list[int], num: int = 1) -> tuple[Tensor, list[
     samples than pieces is computed whole by every rank, since not every model takes an empty batch.
     """
     num = max(num, ranks.count())
-    pieces, rows, start = [], [order[:0]], 0
+    found, rows, start = [], [order[:0]], 0
     for size in sizes:
         whole, (begin, end) = size < num, ranks.part(num)
         cuts = [0, size] if whole else [size * k // num for k in range(begin, end + 1)]
         for first, after in pairwise(cuts):
             rows.append(order[start + first : start + after])
-            pieces.append(Slice(after - first, size, ranks.count() if whole else 1, after == cuts[-1]))
+            found.append(Slice(after - first, size, ranks.count() if whole else 1, after == cuts[-1]))
         start += size
-    return torch.cat(rows), pieces
+    return torch.cat(rows), found
 
 
 def shard(sizes: list[int]) -> tuple[slice, slice]:
