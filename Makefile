@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # Where the environment forbids it, every process would compile torch's modules anew, for many seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-all mutants golden check format docs test-min clean
+.PHONY: setup setup-pinned wheel demo test test-all mutants golden check format docs test-min clean
 
 setup: $(READY)
 
@@ -18,6 +18,26 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
 	touch $@
+
+# The versions of .ci/constraints.txt, every file verified by its SHA-256; .ci/lock renews them.
+PINNED := .ci/constraints.txt
+setup-pinned:
+	$(PYTHON) -m venv $(VENV)
+	sed -n '/^uv==/,/[^\\]$$/p' $(PINNED) > $(VENV)/uv.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement $(PINNED)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	touch $(READY)
+
+# The wheel, in an environment that has nothing else than it needs, and the demo from there.
+CONSTRAINTS ?= --constraint $(PINNED)
+wheel: $(READY)
+	rm -rf dist .venv-wheel
+	$(BIN)/uv build --quiet --wheel --out-dir dist
+	$(BIN)/uv venv --quiet --python $(BIN)/python .venv-wheel
+	$(BIN)/uv pip install --quiet --python .venv-wheel/bin/python $(CONSTRAINTS) dist/*.whl
+	cd .venv-wheel && bin/evenhand demo --out demo && test -s demo/report.html
+	$(BIN)/python .ci/sbom.py dist/evenhand.cdx.json
 
 demo: $(READY)
 	$(BIN)/evenhand demo --out demo
@@ -63,5 +83,5 @@ test-min:
 	.venv-min/bin/python -m pytest tests src --doctest-modules -n auto
 
 clean:
-	rm -rf $(VENV) .venv-min demo runs report.html docs/_build build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-min .venv-wheel demo runs report.html docs/_build build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,7 +25,7 @@ import common
 import numpy as np
 
 from evenhand import partition
-from evenhand.core import streaming
+from evenhand.core import twomeans
 
 CLASSES, LATE, CHUNK = 10, 0.02, 1 << 22
 
@@ -75,7 +75,7 @@ def measure(kind: str, samples: int, epochs: int, file: str) -> dict[str, float]
         losses = summaries(samples)
     elif kind == "file":
         losses = np.load(file, mmap_mode="r")
-        streaming.STREAMED = partition.__globals__["STREAMED"] = 0  # also where it would fit
+        twomeans.STREAMED = 0  # read it in blocks, also where it would fit
     else:
         losses = np.stack(list(columns(samples, epochs)), axis=1)
     begun = time.perf_counter()

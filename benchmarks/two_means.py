@@ -20,7 +20,7 @@ import common
 import numpy as np
 import two_means_gpu
 
-from evenhand.core.kmeans import two_means
+from evenhand.core.twomeans import two_means
 
 
 def made(samples: int, epochs: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

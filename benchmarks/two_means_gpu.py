@@ -18,9 +18,11 @@ import common
 import torch
 from torch import Tensor
 
-from evenhand.core import large
-from evenhand.core.kmeans import two_means
-from evenhand.core.passes import LAUNCH, Fused, Launch, Plain
+from evenhand.core import passes as core_passes
+from evenhand.core import twomeans
+from evenhand.core.kernels import LAUNCH, Launch, TritonPasses
+from evenhand.core.passes import Passes
+from evenhand.core.twomeans import two_means
 
 EPOCHS = 100
 CLASSES = (1, 10)
@@ -62,11 +64,20 @@ def section(title: str, work: Callable[[], None]) -> None:
     print(f"({time.perf_counter() - begun:.1f} s)", flush=True)
 
 
-def boundary(data: Plain) -> tuple[Tensor, Tensor, Tensor]:
+def boundary(counts: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A boundary per class such as Lloyd's steps have: from the mean towards higher losses."""
-    counts, sums, _, _ = data.moments()
     mean = sums / counts[:, None]
-    return large._boundary(torch.stack([mean - 0.1, mean + 0.3], 1))
+    return core_passes.boundary(torch.stack([mean - 0.1, mean + 0.3], 1))
+
+
+def exact_moments(x: Tensor, position: Tensor | None, data: Passes) -> tuple[Tensor, ...]:
+    """What the pass for the moments should give, in float64."""
+    own = torch.zeros(len(x), dtype=torch.long, device=x.device) if position is None else position.long()
+    member = torch.nn.functional.one_hot(own, data.num_classes).double()
+    shift, origin = data.shift.to(x.device), data.origin.to(x.device)
+    distances = (x.double() - origin).square().sum(1)
+    sums = (member.sum(0), member.T @ (x.double() - shift), member.T @ distances)
+    return *(part.cpu() for part in sums), distances
 
 
 def copy_speed(device: str, gigabytes: float) -> float:
@@ -85,7 +96,7 @@ CASES = [  # those of the large runs, so that their kernels are compiled once; a
 ]
 
 
-def correctness(device: str, kind: type[Plain]) -> None:
+def correctness(device: str) -> None:
     """Passes against float64, and the whole against the search on the CPU."""
     rows = []
     for dtype, classes, major, samples in CASES:
@@ -93,16 +104,17 @@ def correctness(device: str, kind: type[Plain]) -> None:
         x = x.contiguous() if major == "row" else x
         labels = labels_of(len(x), classes, device)
         position = None if labels is None else labels.to(torch.uint8)
-        ours = kind(x, position, classes, x[:1000].double().mean(0).cpu())
-        exact = Plain(x.double(), position, classes, ours.shift)
-        exact.origin = ours.origin
-        d, t, scale = boundary(exact)
-        pairs = [*zip(ours.moments(), exact.moments(), strict=True)][1:]
+        ours = TritonPasses(x, position, classes)
+        exact = Passes(x.double(), position, classes)
+        exact.dtype, exact.shift = torch.float64, ours.shift
+        moments = exact_moments(x, position, ours)
+        d, t, scale = boundary(*moments[:2])
+        pairs = [*zip(ours.moments(), moments, strict=True)][1:]
         pairs += [*zip(ours.mark(d, t, scale), exact.mark(d, t, scale), strict=True)]
-        pairs += [*zip(ours.split(d, t), exact.split(d, t), strict=True)]
+        pairs += [*zip(ours.split(d[None], t[None]), exact.split(d[None], t[None]), strict=True)]
         errors = [float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in pairs]
         moved = int((pairs[6][0] != pairs[6][1]).sum())
-        found = large.two_means_on_device(x, labels)
+        found = twomeans.two_means_on_device(x, labels)
         wanted = two_means(x.cpu(), None if labels is None else labels.cpu())
         ratio = float(found.inertia.sum() / wanted.inertia.sum())
         shown = [f"{errors[i]:.0e}" for i in (0, 1, 2, 5, 3, 7, 4, 8)]
@@ -123,7 +135,7 @@ def correctness(device: str, kind: type[Plain]) -> None:
     common.table([*head, "sums", "rows moved", "inertia over the search's"], rows)
 
 
-class Clocked(Fused):
+class Clocked(TritonPasses):
     """Passes that say how long they took; every one ends with a copy to the CPU, so the clock is right."""
 
     took: dict[str, list[float]] = {}  # noqa: RUF012 one benchmark, one process
@@ -138,19 +150,9 @@ class Clocked(Fused):
 def converge(x: Tensor, classes: int, copied: float) -> None:
     """The whole call, what it consists of, and whether a second one gives the same bits."""
     labels = labels_of(len(x), classes, str(x.device))
-    large.Fused, before = Clocked, large.Fused
-    starting: list[float] = []
-    plain_start = large._start
+    twomeans.TritonPasses, before = Clocked, twomeans.TritonPasses  # type: ignore[misc]
     if x.is_cuda:
         torch.cuda.reset_peak_memory_stats()
-
-    def start(*given: object) -> Tensor:
-        begun = time.perf_counter()
-        answer = plain_start(*given)  # type: ignore[arg-type]
-        starting.append(time.perf_counter() - begun)
-        return answer
-
-    large._start = start
     try:
         runs, whole = [], []
         for _ in range(3):
@@ -163,15 +165,15 @@ def converge(x: Tensor, classes: int, copied: float) -> None:
             if len(runs) > 2:
                 runs.pop(1)
     finally:
-        large.Fused, large._start = before, plain_start
-    splits = Clocked.took.get("split", [0.0])
-    each = statistics.median(splits)
+        twomeans.TritonPasses = before  # type: ignore[misc]
+    tries, marks = Clocked.took.get("split", []), Clocked.took["mark"]
+    each = statistics.median(marks)
     speed = x.numel() * x.element_size() / each
-    moments, mark = (1000 * sum(Clocked.took[name]) for name in ("moments", "mark"))
+    moments = 1000 * sum(Clocked.took["moments"])
     print(f"whole call: first {whole[0]:.3f} s (compiles), then {whole[1]:.3f} s and {whole[2]:.3f} s")
-    tried = f"{large._TRIED} of them to try a start each"
-    print(f"of the last: {len(splits)} passes of {1000 * each:.2f} ms, {tried}; start {starting[-1]:.3f} s")
-    print(f"moments {moments:.1f} ms, marking the rows {mark:.1f} ms")
+    print(f"of the last: {len(marks)} passes of {1000 * each:.2f} ms, all marking; moments {moments:.1f} ms")
+    rest = whole[-1] - sum(map(sum, Clocked.took.values()))
+    print(f"{len(tries)} starts tried in {1000 * sum(tries):.1f} ms; the sample and all else {rest:.3f} s")
     print(f"a pass reads {speed / 1e12:.2f} TB/s = {100 * speed / copied:.0f}% of the copy's")
     first, last = runs[0], runs[-1]
     fields = ("assignment", "margin", "sizes", "centroids", "inertia", "total")
@@ -189,27 +191,39 @@ def passes(x: Tensor, classes: int, launches: list[Launch], copied: float, plain
     """An iteration by each way to launch the kernel."""
     labels = labels_of(len(x), classes, str(x.device))
     position = None if labels is None else labels.to(torch.uint8)
-    origin = x[:1000].double().mean(0).cpu()
-    d, t, _ = boundary(Fused(x, position, classes, origin))
+    d, t, scale = boundary(*TritonPasses(x, position, classes).moments()[:2])
+    d, t = d[None], t[None]
     rows = []
     for launch in launches:
         begun = time.perf_counter()
         try:
-            data = Fused(x, position, classes, origin, launch)
+            data = TritonPasses(x, position, classes, launch)
             took = clock(lambda data=data: data.split(d, t))
+            marked = clock(lambda data=data: data.mark(d[0], t[0], scale))
         except Exception as error:
-            rows.append((*launch, type(error).__name__, str(error)[:60], "", ""))
+            rows.append((*launch, type(error).__name__, str(error)[:60], "", "", ""))
             continue
         speed = x.numel() * x.element_size() / took
         rest = (f"{100 * speed / copied:.0f}%", f"{time.perf_counter() - begun:.1f}")
-        rows.append((*launch, f"{1000 * took:.2f}", f"{speed / 1e12:.2f}", *rest))
+        shown = (f"{1000 * took:.2f}", f"{1000 * marked:.2f}", f"{speed / 1e12:.2f}")
+        rows.append((*launch, *shown, *rest))
     if plain:
-        data = Plain(x, position, classes, origin)
+        data = Passes(x, position, classes)
         took = clock(lambda: data.split(d, t), repeats=1, warm=1)
         speed = x.numel() * x.element_size() / took
         share = f"{100 * speed / copied:.0f}%"
-        rows.append(("plain torch", "", "", "", f"{1000 * took:.2f}", f"{speed / 1e12:.2f}", share, ""))
-    head = ["rows", "warps", "stages", "programs", "ms", "TB/s read", "of the copy's", "s in all"]
+        rows.append(("plain torch", "", "", "", f"{1000 * took:.2f}", "", f"{speed / 1e12:.2f}", share, ""))
+    head = [
+        "rows",
+        "warps",
+        "stages",
+        "programs",
+        "ms",
+        "ms, marking",
+        "TB/s read",
+        "of the copy's",
+        "s in all",
+    ]
     common.table(head, rows)
 
 
@@ -243,7 +257,7 @@ def main(samples: int, sweep: bool) -> None:
         print(f"copy: {copied / 1e12:.2f} TB/s read and written")
 
     section("The card", measure)
-    section("Correctness", lambda: correctness("cuda", Fused))
+    section("Correctness", lambda: correctness("cuda"))
     x = made(samples, torch.float16, "cuda")
     print(f"\n{samples:,} x {EPOCHS} float16, {x.nbytes / 1e9:.1f} GB")
     for classes in CLASSES:

@@ -102,7 +102,7 @@ def new_key(record: Record, root: Path | None) -> str:
         recipe = Recipe(**{name: value for name, value in config["full_recipe"].items() if name in known})
         # The data's checksum is the record's: images may be decoded to other pixels here.
         same_data = dataclasses.replace(task, checksum=config["data"])
-        with mock.patch("evenhand.training.arithmetic.has_triton", lambda: True):  # as on the GPU
+        with mock.patch("evenhand.training.keys.has_triton", lambda: True):  # as on the GPU
             found = identify(
                 same_data,
                 record.method,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenhand.bench.needs import FIGURES, SWEPT
+from evenhand.bench.grid import FIGURES, SWEPT
 from evenhand.bench.results import Frame, load
 from evenhand.report import figures, render, tables
 

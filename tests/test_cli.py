@@ -12,10 +12,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import evenhand as package
 from evenhand import cli, tasks
+from evenhand.bench.grid import FIGURES
+from evenhand.bench.results import CRITERIA
 from evenhand.cli.common import OWN, app
+from evenhand.report.render import FORMATS
+from evenhand.report.tables import NAMES
 
 
 def call(
@@ -68,6 +74,21 @@ def test_summaries_take_one_line_of_a_terminal() -> None:
     assert "…" not in "".join(rows)
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+def test_no_help_is_cut_off_and_no_word_is_broken(columns: int) -> None:
+    commands = {(): typer.main.get_command(app)}
+    for words, command in list(commands.items()):
+        commands |= {(*words, name): each for name, each in command.commands.items()}
+    commands |= {("data", name): each for name, each in commands["data",].commands.items()}
+    assert len(commands) > 15
+    for words, command in commands.items():
+        answer = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": str(columns), "TERM": "dumb"})
+        shown = re.sub(r"[\s│╭╮╰╯─]+", " ", answer.stdout)
+        texts = [command.help, *(getattr(parameter, "help", None) for parameter in command.params)]
+        wanted = " ".join(filter(None, texts)).replace("`", "").split()
+        assert wanted and not [word for word in wanted if word not in shown], words
+
+
 def test_the_version_is_shown(evenhand) -> None:
     assert evenhand("--version") == (0, f"evenhand {package.__version__}\n", "")
 
@@ -75,6 +96,12 @@ def test_the_version_is_shown(evenhand) -> None:
 @pytest.mark.parametrize(
     ("words", "choices"),
     [(("run", "digits", "tab", "--precision", "fp8"), ("auto", "fp32", "bf16")),
+     (("bench", "digits", "--engine", "slurm"), ("local", "ray")),
+     (("bench", "digits", "--figure", "mona_lisa"), tuple(FIGURES)),
+     (("figure", "mona_lisa"), tuple(FIGURES)),
+     (("table", "3"), NAMES),
+     (("table", "1", "--by", "luck"), CRITERIA),
+     (("table", "1", "--format", "xls"), tuple(FORMATS)),
      (("predict", "run", "in.npy", "--model", "best"), ("baseline", "balanced"))],
 )  # fmt: skip
 def test_a_value_that_is_no_choice_is_refused_with_the_choices(evenhand, words, choices) -> None:
@@ -231,12 +258,18 @@ def test_own_modules_are_read_again_and_their_errors_are_said(evenhand, tmp_path
         (("run", "digits", "tab", "speed=1"), "has no setting 'speed'"),
         (("run", "digits", "tab", "lr=-1"), "lr must be positive, got -1"),
         (("run", "digits", "tab", "lr=fast"), "lr must be a number, got 'fast'"),
-        (("run", "digits", "jtt", "appended=maybe"), "appended of method 'jtt' must be bool, got 'maybe'"),
-        (("run", "digits", "jtt", "identifier_epochs=1.5"), "identifier_epochs of method 'jtt' must be int"),
-        (("run", "digits", "lff", "q=abc"), "q of method 'lff' must be float, got 'abc'"),
+        (
+            ("run", "digits", "jtt", "appended=maybe"),
+            "appended of method 'jtt' must be true or false, got 'maybe'",
+        ),
+        (
+            ("run", "digits", "jtt", "identifier_epochs=1.5"),
+            "identifier_epochs of method 'jtt' must be a whole number",
+        ),
+        (("run", "digits", "lff", "q=abc"), "q of method 'lff' must be a number, got 'abc'"),
         (
             ("run", "digits", "jtt", "upweight=some"),
-            "upweight of method 'jtt' must be int or 'ratio', got 'some'",
+            "upweight of method 'jtt' must be a whole number or 'ratio', got 'some'",
         ),
         (("run", "digits", "tab", "epochs=2", "--epochs", 3), "epochs is given twice"),
         (("run", "digits", "tab", "--epochs", 0), "epochs must be at least 1, got 0"),

@@ -47,6 +47,7 @@ NOT_RUN = {
     ("architecture", "core/ "): "a drawing",
     ("architecture", "tasks.load("): "a drawing",
     ("architecture", "runs/<task>/"): "a drawing",
+    ("architecture", "Run.fit "): "a drawing",
 }
 
 
@@ -235,3 +236,13 @@ def test_the_methods_page_says_what_the_methods_say() -> None:
     cells = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
     assert {tuple(each[: len(wanted)]) for each in cells} == expected
     assert all(len(each) == len(wanted) + 1 and each[-1] for each in cells), "and when each method helps"
+
+
+def test_the_methods_page_says_what_published_code_selects_by() -> None:
+    from evenhand.report import tables
+
+    made = tables.table_methods()
+    rows = {row["name"]: row["published code selects by"] for row in made.sections[0].rows}
+    text = PAGES["methods"].read_text().partition("| published code selects by |")[2].partition("\n\n")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+    assert {name: f"{rule} ({file})" for name, rule, file in cells} == {k: v for k, v in rows.items() if v}

@@ -1,6 +1,7 @@
 """Each layer imports only what stands above it, and importing evenhand loads no torch."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +81,36 @@ def test_everything_that_is_exported_exists() -> None:
         assert getattr(evenhand, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         evenhand.nothing  # noqa: B018
+
+
+def listed(page: str) -> list[str]:
+    """The files that the section "Layers" of docs/architecture.md lists, a line each, below their folder."""
+    block = page.partition("## Layers")[2].partition("```text\n")[2].partition("```")[0]
+    found, folder = [], ""
+    for line in block.splitlines():
+        if name := re.match(r"(\w+)/ ", line):
+            folder = name.group(1) + "/"
+        elif name := re.match(r"(\w+\.py) +\S", line):
+            found.append(name.group(1))
+        elif name := re.match(r"  ([\w/]+\.py) +\S", line):
+            found.append(folder + name.group(1))
+    return found
+
+
+def test_the_architecture_page_lists_every_file_once() -> None:
+    """A file __init__.py that only has a docstring need not be listed."""
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    there = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if path.name != "__init__.py" or len(ast.parse(path.read_text()).body) > 1
+    }
+    names = listed(page)
+    assert sorted(there - {*names}) == [], "add these files to the list in docs/architecture.md"
+    assert sorted({*names} - there) == [], "these files are listed in docs/architecture.md, but gone"
+    assert len(names) == len({*names}), "a file is listed twice in docs/architecture.md"
+
+
+def test_the_list_of_files_is_read_as_it_is_written() -> None:
+    page = "## Layers\n```text\ncore/          c\n  a.py    x\n  b/c.py  y\napi.py  z\n```\n"
+    assert listed(page) == ["core/a.py", "core/b/c.py", "api.py"]

@@ -203,6 +203,7 @@ def test_what_a_stranger_wrote_is_refused_in_a_sentence(evenhand: Any, tmp_path:
     source, file = audited
     out = tmp_path / "out"
     shutil.copytree(source, out)
+    (out / "checksums.json").unlink()  # a stranger would write one that fits
     model, summary = out / "baseline.safetensors", out / "summary.json"
     arrays, about = load_file(model), portable.read(model).about
 
@@ -217,7 +218,17 @@ def test_what_a_stranger_wrote_is_refused_in_a_sentence(evenhand: Any, tmp_path:
     store({**arrays, "left": arrays["left"] + 10**6, "right": arrays["right"] + 10**6}, about)
     said("should hold whole trees")
     store({name: array for name, array in arrays.items() if name != "roots"}, about)
-    said("should hold 'roots' with 1 dimensions")
+    said("should hold 'roots' as int64 with 1 dimensions")
+    store({**arrays, "start": np.zeros(0)}, about)
+    said("should hold 'start' with one number for every class")
+    store({**arrays, "leaf": arrays["leaf"].astype(np.float32)}, about)
+    said("should hold 'leaf' as int64 with 1 dimensions")
+    store({**arrays, "value": arrays["value"] * np.nan}, about)
+    said("should give 2 probabilities per sample, but it gives 2 numbers, not all finite")
+    save_file(arrays, model, {portable.ABOUT: "[" * 200_000})
+    said("should hold JSON, but it is damaged")
+    store(arrays, {**about, "words": {"supplier": {"s1": 10**400}}})
+    said("is not a finite number")
     store(arrays, {**about, "words": 3})
     said("should say which columns the model takes")
     store(arrays, {**about, "kind": "pickle"})
@@ -235,6 +246,29 @@ def test_what_a_stranger_wrote_is_refused_in_a_sentence(evenhand: Any, tmp_path:
     said("should be an audit's")
     summary.write_text("{")
     said("should be the folder of an audit")
+
+
+def test_a_flipped_bit_in_an_audits_models_is_noticed(evenhand: Any, tmp_path: Path, audited: Any) -> None:
+    """Of 40 flips, none may give predictions: 8 gave other ones when the models had no checksums."""
+    import shutil
+
+    source, file = audited
+    shutil.copytree(source, tmp_path / "out")
+    model = tmp_path / "out" / "baseline.safetensors"
+    whole = model.read_bytes()
+    for place in np.random.default_rng(0).integers(0, 8 * len(whole), 40).tolist():
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        model.write_bytes(flipped)
+        code, _, err = evenhand(
+            "predict", tmp_path / "out", file, "--model", "baseline", "-o", tmp_path / "p"
+        )
+        assert code == 2 and "baseline.safetensors is not as it was written" in err
+    model.write_bytes(whole)
+    assert evenhand("predict", tmp_path / "out", file, "-o", tmp_path / "p")[0] == 0
+    (tmp_path / "out" / "summary.json").write_bytes((source / "summary.json").read_bytes() + b" ")
+    code, _, err = evenhand("predict", tmp_path / "out", file, "-o", tmp_path / "p")
+    assert code == 2 and "summary.json is not as it was written" in err
 
 
 def test_only_an_audit_has_two_models(evenhand: Any, tmp_path: Path, audited: Any) -> None:

@@ -252,7 +252,7 @@ def _weights_of_another(folder: Path) -> None:
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "holds no config.json"),
-    "broken config": (lambda folder: (folder / "config.json").write_text("{"), "config.json is not JSON"),
+    "broken config": (lambda folder: (folder / "config.json").write_text("{"), "config.json should hold JSON, but it is damaged"),
     "unknown kind": (_edited(model_type="nothing"), "the config in .* cannot be used"),
     "no tokenizer": (lambda folder: (folder / "vocab.txt").unlink(), "expected a tokenizer in .*tokenizer.json"),
     "pickle": (_only_a_pickle, r"got pytorch_model.bin; no pickle is read"),

@@ -69,6 +69,19 @@ def train(run):
     print("a harmless warning\\nOSError: the disk is on fire", file=sys.stderr, flush=True)
     os._exit(7)
 '''
+BUSY = '''
+"""A method that computes for minutes without letting another thread of its process run."""
+import os
+from pathlib import Path
+
+GRID = {"lr": [1e-3]}
+
+def train(run):
+    file = Path(os.environ["BUSY"])
+    file.with_suffix(".new").write_text(str(os.getpid()))
+    file.with_suffix(".new").replace(file)
+    sum(range(10**11))
+'''
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +96,7 @@ def mine_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "fatal": FATAL,
         "failing": FAILING,
         "spoken": SPOKEN,
+        "busy": BUSY,
     }
     for name, text in files.items():
         (package / f"{name}.py").write_text(text)

@@ -4,48 +4,52 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.bench.agenda import Agenda
-from evenhand.bench.launch import launch
-from evenhand.bench.plan import PAPER, Planned, waves
-from evenhand.bench.work import Outcome, Place, load, work
+from evenhand.bench.grid import PAPER, Planned, waves
+from evenhand.bench.sweep import Agenda, Begun, Ended, Entry, Sweep, _carry_out, grouped, launch, load, work
 
 
 class Inline:
-    """Carries a run out at once, in this process; the first `deaths` runs end as if their worker had died."""
+    """A worker in this process; in its first `deaths` runs it ends as if it had been killed."""
 
-    def __init__(self, place: Place, deaths: int = 0) -> None:
-        self.place, self.deaths, self.submitted = place, deaths, []
-        self._outcomes: list[Outcome] = []
+    slots = 1
 
-    @property
-    def free(self) -> int:
-        return 1 - len(self._outcomes)
+    def __init__(self, deaths: int = 0) -> None:
+        self.deaths, self.begun = deaths, []
 
-    def submit(self, planned: Planned, path: Path) -> None:
-        self.submitted.append(planned)
-        if self.deaths > 0:
-            self.deaths -= 1
-            self._outcomes.append(Outcome(path, "the worker process was killed", died=True))
-        else:
-            self._outcomes.append(work(planned, path, self.place))
+    def start(self, sweep: Sweep) -> str:
+        self._events = work(sweep)
+        return "worker"
 
-    def wait(self, timeout: float) -> list[Outcome]:
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
+    def wait(self, timeout: float) -> list:
+        event = next(self._events, Ended())
+        if isinstance(event, Begun):
+            self.begun.append(event.path)
+            if self.deaths:
+                self._events.close()  # gives the claim up
+                self.deaths -= 1
+                self._events = iter([Ended("the worker process was killed")])
+        return [("worker", event)]
 
 
-def bench(runs: Path, *, specs=("mine.tiny",), methods=PAPER, seeds=(0, 1), changes=None) -> Agenda:
+def bench(
+    runs: Path, *, specs=("mine.tiny",), methods=PAPER, seeds=(0, 1), changes=None, **options
+) -> Agenda:
     """An agenda of these tasks' grids."""
-    agenda = Agenda(Place(runs, device="cpu"))
     loaded = [load(spec, None) for spec in specs]
-    agenda.add_waves([waves(task, methods, seeds, changes or {}) for task in loaded])
-    return agenda
+    planned = [waves(task.spec, methods, seeds, changes or {}, grouped(task)) for task in loaded]
+    return Agenda(Sweep(runs, device="cpu", waves=planned, **options))
 
 
-def run_inline(agenda: Agenda, **options) -> Inline:
-    engine = Inline(agenda.place, options.pop("deaths", 0))
-    launch(agenda, engine, **options)
-    return engine
+def run_inline(agenda: Agenda, deaths: int = 0) -> list[Planned]:
+    """Do what is missing, and give the runs that were begun, in this order."""
+    engine = Inline(deaths)
+    launch(agenda, engine)
+    return [agenda.entries[path].planned for path in engine.begun]
+
+
+def carry_out(planned: Planned, path: Path, runs: Path) -> str:
+    """Do one run by itself, and give its error."""
+    return _carry_out(Entry(planned, path), Sweep(runs, device="cpu")).error
 
 
 def metrics(runs: Path) -> dict[str, bytes]:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from inline import bench, metrics, run_inline
 
-from evenhand.bench.launch import launch
-from evenhand.bench.local import Local
+from evenhand.bench.sweep import Local, launch
 
 COMMAND = (sys.executable, "-m", "evenhand", "bench", "mine.tiny")
 
@@ -24,7 +23,7 @@ def test_workers_do_what_this_process_would_and_a_dead_one_is_replaced(tmp_path:
     run_inline(bench(tmp_path / "inline", methods=methods, seeds=[0]))
     (tmp_path / "deaths").write_text("1")
     agenda = bench(tmp_path / "local", methods=methods, seeds=[0])
-    with Local(2, agenda.place) as engine:
+    with Local(2) as engine:
         launch(agenda, engine)
     assert agenda.left() == 0 and not agenda.failures()
     (note,) = agenda.notes
@@ -35,7 +34,7 @@ def test_workers_do_what_this_process_would_and_a_dead_one_is_replaced(tmp_path:
 
 def test_a_worker_that_dies_too_often_is_said_in_a_line_and_its_words_are_kept(tmp_path: Path) -> None:
     agenda = bench(tmp_path, methods=["mine.spoken", "erm"], seeds=[0])
-    with Local(1, agenda.place) as engine:
+    with Local(1) as engine:
         launch(agenda, engine)
     (failed,) = agenda.failures()
     said = "the worker process ended with exit code 7: OSError: the disk is on fire"
@@ -53,6 +52,15 @@ def alive(pid: int) -> bool:
     return False
 
 
+def owners(runs: Path) -> set[int]:
+    """The processes that hold folders now; a name may be gone, or half written, when it is read."""
+    found = set()
+    for path in runs.rglob("claim.owner"):
+        with contextlib.suppress(OSError, ValueError):
+            found.add(json.loads(path.read_text())["pid"])
+    return found
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc to see whether a process lives")
 def test_killed_and_restarted_it_ends_with_the_same_results_and_no_worker_goes_on(tmp_path: Path) -> None:
     words = ["--methods", "erm,tab", "--seeds", "0,1", "--device", "cpu", "--jobs", "2"]
@@ -62,8 +70,7 @@ def test_killed_and_restarted_it_ends_with_the_same_results_and_no_worker_goes_o
         while len(metrics(tmp_path / "killed")) < number:
             assert process.poll() is None, "it ended before it was killed"
             time.sleep(0.02)
-        claims = [path.read_text() for path in (tmp_path / "killed").rglob("claim")]
-        workers = {json.loads(text)["pid"] for text in claims if text} - {process.pid}
+        workers = owners(tmp_path / "killed") - {process.pid}
         kill = os.killpg if whole_group else os.kill
         kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -78,3 +85,23 @@ def test_killed_and_restarted_it_ends_with_the_same_results_and_no_worker_goes_o
     assert answers[0]["left"] == 0 and answers[0]["failed"] == [] and len(answers[0]["results"]) == 2
     run_inline(bench(tmp_path / "whole", methods=["erm", "tab"], seeds=[0, 1]))
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole") != {}
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc to see whether a process lives")
+def test_a_worker_that_never_lets_go_of_the_interpreter_ends_with_its_killed_parent(tmp_path: Path) -> None:
+    busy = tmp_path / "busy"
+    command = [*COMMAND, "--methods", "mine.busy", "--seeds", "0", "--device", "cpu", "--runs", str(tmp_path)]
+    process = subprocess.Popen(command, env={**os.environ, "BUSY": str(busy)}, stderr=subprocess.DEVNULL)
+    while not busy.exists():
+        assert process.poll() is None, "it ended before it was killed"
+        time.sleep(0.05)
+    worker = int(busy.read_text())
+    assert alive(worker) and worker != process.pid
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 10
+    while alive(worker):
+        if time.monotonic() > end:
+            os.kill(worker, signal.SIGKILL)
+            pytest.fail("the worker lives on after its bench was killed")
+        time.sleep(0.05)

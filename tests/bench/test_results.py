@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from made_bench import LABELS, whole, write
 
 from evenhand.bench import results
-from evenhand.bench.grid import combinations, grid_of, method_file, rule, task_file
-from evenhand.bench.needs import DYNAMICS
+from evenhand.bench.grid import DYNAMICS, combinations, grid_of, method_file, rule, task_file
 from evenhand.bench.results import NoRuns, best, choose, counting, frame, num_equal, of_task, result
 from evenhand.core.metrics import wilson_interval
 from evenhand.training import plugins

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from evenhand.core.large import _boundary
-from evenhand.core.passes import Fused, Launch, Plain
+from evenhand.core.kernels import Launch, TritonPasses
+from evenhand.core.passes import Passes, boundary
 
 
 def histories(samples: int, epochs: int) -> Tensor:
@@ -23,19 +23,24 @@ def near(ours: Tensor, exact: Tensor, tolerance: float) -> None:
 def test_the_kernel_equals_plain_passes_in_float64(num_classes: int, kind: torch.dtype) -> None:
     x = histories(300, 13).to(kind)
     position = None if num_classes == 1 else torch.arange(300).mul(7).remainder(num_classes).to(torch.uint8)
-    origin = x.double().mean(0) + 0.1
     launch = Launch(rows=32, warps=4, stages=2, programs=4)
     for laid in (x.contiguous(), x.t().contiguous().t()):
-        ours = Fused(laid, position, num_classes, origin, launch)
-        exact = Plain(x.double(), position, num_classes, ours.shift)
-        exact.origin = ours.origin
-        counts, sums, squares, keys = exact.moments()
-        for a, b in zip(ours.moments(), (counts, sums, squares, keys), strict=True):
+        ours = TritonPasses(laid, position, num_classes, launch)
+        exact = Passes(x.double(), position, num_classes)
+        exact.dtype, exact.shift = torch.float64, ours.shift
+        one_hot = torch.nn.functional.one_hot(
+            torch.zeros(300, dtype=torch.long) if position is None else position.long(), num_classes
+        ).double()
+        distances = (x.double() - ours.origin).square().sum(1)
+        sums = one_hot.T @ (x.double() - ours.shift)
+        wanted = (one_hot.sum(0), sums, one_hot.T @ distances, distances)
+        for a, b in zip(ours.moments(), wanted, strict=True):
             near(a, b, 1e-6)
-        mean = sums / counts[:, None]
-        d, t, scale = _boundary(torch.stack([mean - 0.1, mean + 0.3], 1))
-        assert 0 < float(exact.split(d, t)[0].sum()) < 300
-        for a, b in zip(ours.split(d, t), exact.split(d, t), strict=True):
+        mean = sums / one_hot.sum(0)[:, None]
+        d, t, scale = boundary(torch.stack([mean - 0.1, mean + 0.3], 1))
+        several = torch.stack([d, -d]), torch.stack([t, -t - 0.1])
+        assert 0 < float(exact.split(*several)[0][0].sum()) < 300
+        for a, b in zip(ours.split(*several), exact.split(*several), strict=True):
             near(a, b, 1e-6)
         for a, b in zip(ours.mark(d, t, scale), exact.mark(d, t, scale), strict=True):
             near(a, b, 1e-6)
@@ -44,7 +49,7 @@ def test_the_kernel_equals_plain_passes_in_float64(num_classes: int, kind: torch
 
 def test_rows_less_than_a_program_takes_and_one_epoch() -> None:
     x = torch.tensor([[0.5], [3.0], [0.25]], dtype=torch.float16)
-    ours = Fused(x, None, 1, torch.zeros(1, dtype=torch.float64))
+    ours = TritonPasses(x, None, 1)
     sizes, sums, margin, inside = ours.mark(torch.ones(1, 1), torch.ones(1), torch.ones(1))
     assert sizes.tolist() == [1] and sums.tolist() == [[3.0]]
     assert margin.tolist() == [-0.5, 2.0, -0.75] and inside.tolist() == [False, True, False]

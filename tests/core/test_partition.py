@@ -61,7 +61,7 @@ class OnGPU(torch.Tensor):
 def test_many_histories_on_a_gpu_are_split_there(monkeypatch: pytest.MonkeyPatch) -> None:
     losses, y, _ = planted()
     names = np.array(["a", "b", "c"])[y]
-    monkeypatch.setattr("evenhand.core.kmeans._HUGE", 1000)
+    monkeypatch.setattr("evenhand.core.twomeans._HUGE", 1000)
     module = sys.modules["evenhand.core.partition"]
     expected = partition(losses, names)
     monkeypatch.setattr(module, "as_real", None)  # which would copy them
@@ -74,7 +74,9 @@ def test_many_histories_on_a_gpu_are_split_there(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ValueError, match="one row per sample, got 1200 and 1199"):
         partition(torch.from_numpy(losses).as_subclass(OnGPU), names[1:])
     losses[3, 4] = np.nan
-    with pytest.raises(ValueError, match=r"must be finite, got nan to nan; .* lower learning rate"):
+    with pytest.raises(
+        ValueError, match=r"must be finite, got nan for sample 3 in epoch 4; .* lower learning rate"
+    ):
         partition(torch.from_numpy(losses).as_subclass(OnGPU), names)
 
 

@@ -198,7 +198,7 @@ class Case:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
         )
         assert done.returncode == 0, done.stderr
         return self.execute(runs)  # finished: only read

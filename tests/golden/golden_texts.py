@@ -42,6 +42,8 @@ from evenhand.bench.pack import load  # noqa: E402
 from evenhand.bench.results import frame  # noqa: E402
 from evenhand.report import render, tables  # noqa: E402
 from evenhand.report.page import build, render_audit  # noqa: E402
+from evenhand.training import manifest  # noqa: E402
+from evenhand.training.record import Record  # noqa: E402
 
 WIDTH = "100"  # of the terminal
 PACKED = sorted([*(ROOT / "results").glob("*.zip"), *(ROOT / "results" / "studies").glob("*.zip")])
@@ -177,6 +179,13 @@ def visible(html: str) -> str:
     return "\n".join(line for line in lines if line) + "\n"
 
 
+def sealed(records: list[Record]) -> list[Record]:
+    """The same records with checksums, as a run leaves them."""
+    for record in records:
+        manifest.seal(record.path, {each.name: each.read_bytes() for each in record.path.iterdir()})
+    return [Record(record.path) for record in records]
+
+
 def run_page(folder: Path) -> str:
     """Two methods on a made-up task, one of which found a minority."""
     labels = np.repeat([0, 1], 100)
@@ -201,14 +210,14 @@ def run_page(folder: Path) -> str:
             for s in (0, 1)
         ),
     ]
-    page = build(records, folder / "page.html", load_task=lambda _: None)
+    page = build(sealed(records), folder / "page.html", load_task=lambda _: None)
     return visible(page.read_text())
 
 
 def bench_page(folder: Path) -> str:
     """The paper's six methods with their whole grids, two seeds."""
     records = made_bench.whole(folder, seeds=(0, 1))
-    page = build(records, folder / "page.html", load_task=lambda _: None)
+    page = build(sealed(records), folder / "page.html", load_task=lambda _: None)
     return visible(page.read_text())
 
 

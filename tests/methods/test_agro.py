@@ -59,7 +59,7 @@ def test_agro_4_the_covered_loss_counts_groups_by_share_and_weight() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_the_grouper_climbs_the_covered_loss_and_then_the_model_descends_it(epoch: int) -> None:
+def test_agro_5_the_grouper_climbs_the_covered_loss_and_then_the_model_descends_it(epoch: int) -> None:
     torch.manual_seed(0)
     objective, reference = (grouped(3, cover=0.5, warmup=1) for _ in range(2))
     reference.load_state_dict(objective.state_dict())

@@ -13,6 +13,7 @@ from shortcut import shortcut_task
 from torch import nn
 
 from evenhand import Recipe, Task, execute, rebalance
+from evenhand.bench.grid import PAPER, combinations, rule
 from evenhand.training import plugins
 from evenhand.training.progress import Silent
 from evenhand.training.record import Record
@@ -135,6 +136,16 @@ def test_defaults_of_searched_settings_lie_in_the_grid(method: str) -> None:
     module = module_of(method)
     for name, default in plugins.keywords(module.train).items():
         assert name not in module.GRID or default in module.GRID[name]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_that_reads_no_groups_is_selected_without_them(method: str) -> None:
+    assert rule(method) == ("accuracy" if method in UNSUPERVISED else "wga")
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in PAPER])
+def test_a_method_outside_the_paper_has_at_most_four_candidates(method: str) -> None:
+    assert 1 <= len(combinations(module_of(method).GRID)) <= 4
 
 
 GROUPS = [(name, getattr(module_of(name), "NEEDS_GROUPS", False)) for name in METHODS]

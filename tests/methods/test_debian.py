@@ -61,7 +61,7 @@ def descended(network: nn.Module, loss: Tensor) -> list[Tensor]:
     return [old - new for old, new in zip(network.parameters(), gradients, strict=True)]
 
 
-def test_a_step_updates_both_nets_each_against_the_other_in_evaluation_mode() -> None:
+def test_debian_4_a_step_updates_both_nets_each_against_the_other_in_evaluation_mode() -> None:
     torch.manual_seed(0)
     model, objective = net(), Alternating(net(), balance=0.3)
     groups = objective.parameter_groups(model)

@@ -12,8 +12,8 @@ from test_tab import asked_of, make_run, same_weights, small_task
 from torch.nn import functional as F
 
 from evenhand import Partition, Recipe, Split, Task, execute, partition
+from evenhand.core.history import summarise
 from evenhand.core.rebalance import rebalance
-from evenhand.core.summary import summarise
 from evenhand.methods import evenhand, tab
 from evenhand.training.data import Batch
 from evenhand.training.progress import Silent

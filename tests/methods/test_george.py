@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from by_hand import close
+from sklearn.cluster import KMeans
+from sklearn.metrics import silhouette_samples
 
 from evenhand.methods import george
 from evenhand.methods.george import clusters, margins, overclusters, silhouette
@@ -44,6 +46,22 @@ def test_george_2_as_many_clusters_as_the_silhouette_says(kind: str, sizes: tupl
     assert len(set(both)) == len(sizes), "validation has the clusters of training"
 
 
+def test_george_2_small_clusters_count_as_much_as_large_ones() -> None:
+    """The mean silhouette over samples is highest with two clusters, that over clusters with four."""
+    random = np.random.default_rng(0)
+    around = ((0.0, 1.0, 100), (5.0, 0.05, 4), (8.0, 0.05, 4))
+    x = np.concatenate([random.normal(middle, wide, (size, 1)) for middle, wide, size in around])
+    by_sample, by_cluster = {}, {}
+    for size in range(2, 11):
+        part = KMeans(size, n_init=3, random_state=0).fit_predict(x)
+        values = silhouette_samples(x, part)
+        by_sample[size] = values.mean()
+        by_cluster[size] = np.mean([values[part == each].mean() for each in range(size)])
+    assert max(by_sample, key=by_sample.get) == 2, "the test could not fail"
+    found = clusters([x, x], "kmeans", seed=0)[0]
+    assert len(np.unique(found)) == max(by_cluster, key=by_cluster.get) == 4
+
+
 def test_george_2_silhouettes_are_those_of_hand_made_clusters() -> None:
     x, part = np.array([[0.0], [1.0], [5.0]]), np.array([0, 0, 1])
     close(silhouette(x, part, 0), [1 - 1 / 5, 1 - 1 / 4, 0.0])
@@ -76,6 +94,22 @@ def test_george_3_a_harder_part_that_stands_apart_becomes_a_cluster() -> None:
 def test_george_3_unless_it_is_easier_or_too_small(loss: float, val: int, size: int) -> None:
     found = hard_inside(loss, val, size)
     assert len(set(found[0][400:].tolist()) & set(found[0][200:400].tolist())) == 1
+
+
+def test_george_3_silhouettes_are_taken_among_all_pieces_of_the_class() -> None:
+    """A cluster of five tight parts beside a wide one: a piece is compared with the nearest piece of either."""
+    random = np.random.default_rng(0)
+    tight = [random.normal(middle, 0.1, (60, 1)) for middle in (0.0, 1.0, 2.0, 3.0, 4.0)]
+    x, part = np.concatenate([*tight, random.normal(6.0, 1.0, (300, 1))]), np.repeat([0, 1], 300)
+    found = overclusters([x, x], [part, part], np.ones(600), "kmeans", seed=0)[0]
+    pieces = np.concatenate(
+        [5 * n + KMeans(5, n_init=3, random_state=0).fit_predict(x[part == n]) for n in (0, 1)]
+    )
+    before, after = silhouette_samples(x, part), silhouette_samples(x, pieces)
+    wanted = [n for n in range(10) if after[pieces == n].mean() > before[pieces == n].mean()]
+    wanted = [n for n in wanted if (pieces == n).sum() >= 25]
+    apart = {n for n in range(10) if (found[pieces == n] > 1).all()}
+    assert apart == set(wanted) and 0 < len(apart) < 10, "some, not all"
 
 
 def test_george_4_clusters_are_environments_of_training_and_validation(

@@ -13,9 +13,9 @@ from torch import nn
 from evenhand import Recipe, Split, execute
 from evenhand.methods import jtt
 from evenhand.training.loop import seed_epoch
-from evenhand.training.plan import Fit
 from evenhand.training.progress import Silent
 from evenhand.training.run import Run
+from evenhand.training.stage import Fit
 
 # (samples, epochs): sample 2 is learned in epoch 2, sample 3 never, sample 4 is forgotten in epoch 3.
 HITS = np.array([[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0], [1, 1, 0]], dtype=bool)

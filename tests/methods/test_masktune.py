@@ -101,7 +101,8 @@ def falling_rate() -> Recipe:
 def test_one_epoch_at_the_final_rate_with_erms_own_optimiser(tmp_path: Path) -> None:
     run = make_run(small_task(), tmp_path, falling_rate())
     found = masktune.train(run, threshold=1.0)
-    erm, state = run.fit("erm").load()
+    fit = run.fit("erm")
+    erm, state = fit.model, fit.read()
     rate = state["optimizer"]["param_groups"][0]["lr"]
     assert rate < 0.1, "the test needs a learning rate that has fallen"
     assert run.stages["model"].epochs == 1
@@ -155,7 +156,7 @@ def test_masks_come_from_the_same_model_or_from_the_best_checkpoint(
     for number, masks_from in enumerate(("same", "best")):
         run = make_run(small_task(), tmp_path / str(number), recipe, masks_from=masks_from)
         masktune.train(run, threshold=1.0, masks_from=masks_from)
-        started.append(run.stages["erm"].load()[1]["model"])
+        started.append(run.stages["erm"].read()["model"])
 
     run = make_run(small_task(), tmp_path / "reference", recipe)
     weights = {stop: run.fit("erm", recipe=recipe.replace(keep="last"), stop=stop).model for stop in (1, 8)}

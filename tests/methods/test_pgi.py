@@ -107,7 +107,7 @@ def test_pgi_3_slopes_are_gradients_with_respect_to_factors_of_the_logits() -> N
     close(contrast(parts, logits, labels), total.item())
 
 
-def test_the_part_with_the_higher_loss_is_the_minority_and_small_classes_stay_whole() -> None:
+def test_pgi_5_the_part_with_the_higher_loss_is_the_minority_and_small_classes_stay_whole() -> None:
     random = np.random.default_rng(0)
     labels = torch.tensor([0] * 40 + [1] * 40 + [2] * 3)
     hard = torch.zeros(83, dtype=torch.bool)

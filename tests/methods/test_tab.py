@@ -129,6 +129,8 @@ def test_a_summary_splits_the_means_of_the_histories(tmp_path: Path, summary: st
     means = (losses if summary == "loss" else 1 - np.exp(-losses)).mean(axis=1)
     wanted = partition(means.astype(np.float32), run.train.y)
     np.testing.assert_array_equal(run.partition.minority, wanted.minority)
+    np.testing.assert_allclose(run.partition.margin, wanted.margin, atol=1e-3)
+    assert abs(partition(losses.astype(np.float32), run.train.y).margin - wanted.margin).max() > 0.01
 
 
 # -- eta -------------------------------------------------------------------------------------------------

@@ -60,6 +60,10 @@ def test_ula_2_logits_are_shifted_by_the_log_of_the_label_given_the_prediction()
     objective = Adjusted(FirstTwo(), 2, strength=2.0, temperature=1.0, decay=0.0)
     # Twice the log: odds of (0.6 / 0.4)^2 = 2.25 for label 0.
     close(objective(last_two, GIVEN), (math.log(1 + 1 / 2.25) + math.log(1 + 2.25)) / 2)
+    # With two samples of label 0 as the first, P(y | probe says 0) = (1/2, 1/6) / (2/3) = (3/4, 1/4).
+    objective = Adjusted(FirstTwo(), 2, strength=1.0, temperature=1.0, decay=0.0)
+    given = batch([[LN3, 0.0, 0.0, 0.0]] * 2 + [[0.0] * 4], [0, 0, 1])
+    close(objective(last_two, given), (2 * math.log(4 / 3) + math.log(4)) / 3)
 
 
 def test_ula_2_the_model_gets_the_gradient_and_the_probe_none() -> None:
@@ -88,7 +92,7 @@ def test_the_confusion_matrix_is_kept_in_checkpoints() -> None:
     assert torch.equal(again.confusion, objective.confusion) and again.confusion[0, 0] > 0.25
 
 
-def test_the_probe_is_a_head_on_features_that_are_not_trained_and_its_cells_select() -> None:
+def test_ula_4_the_probe_is_a_head_on_features_that_are_not_trained_and_its_cells_select() -> None:
     asked, labels = {}, torch.tensor([0, 0, 1])
     outputs = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # of the probe, on validation
 

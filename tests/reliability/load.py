@@ -26,13 +26,13 @@ def make(runs: Path, number: int) -> int:
     import made_bench
     import torch
 
-    from evenhand.bench.plan import PAPER, waves
-    from evenhand.bench.work import load
+    from evenhand.bench.grid import PAPER, waves
+    from evenhand.bench.sweep import load
     from evenhand.training.keys import identify
 
     task, cpu, written, seed = load(TASK, None), torch.device("cpu"), 0, 0
     while written < number:
-        wave = waves(task, PAPER, [seed], {})
+        wave = waves(task.spec, PAPER, [seed], {})
         for one in [*wave.first, *wave.second({"lr": 1e-3, "weight_decay": 0.0})]:
             recipe = task.recipe.replace(**one.changes)
             identity = identify(task, one.method, one.settings, recipe, cpu)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -19,10 +20,10 @@ from torch import nn
 
 from evenhand import Recipe, Task, execute
 from evenhand.bench import pack as records
-from evenhand.bench.agenda import Agenda, Entry
-from evenhand.bench.plan import Planned
-from evenhand.bench.work import Outcome, Place
+from evenhand.bench.grid import Planned
+from evenhand.bench.sweep import Agenda, Entry, Sweep
 from evenhand.core.partition import Partition
+from evenhand.integrations import files
 from evenhand.training.checkpoint import load_checkpoint
 from evenhand.training.loop import Training
 from evenhand.training.progress import Silent
@@ -36,7 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "masktune": {"threshold": 1.0},
     "lff": {"q": 0.5},
 }
-UNEQUAL = ("timing.json", "claim")  # hold times
+UNEQUAL = ("timing.json", "claim", "claim.owner")  # hold times
 
 
 @dataclass(frozen=True)
@@ -81,14 +82,12 @@ def _two_runs(root: Path) -> None:
 
 def fail_and_succeed(root: Path) -> None:
     """A bench that notes a failure of a run, and then finds the run done."""
-    agenda = Agenda(Place(root / "runs", device="cpu"))
+    agenda = Agenda(Sweep(root / "runs", device="cpu", key="made up"))
     done = next((root / "runs").glob("tiny/erm/*-s0/config.json")).parent
     failed = done.with_name("0123456789ab-s0")
     for path in (done, failed):
-        entry = agenda._known[path] = Entry(Planned("tiny", "erm"), path)
-        agenda.entries.append(entry)
-        agenda.finish(Outcome(path, "ValueError: made up", "a traceback"))
-    agenda.finish(Outcome(done))
+        agenda.fail(Entry(Planned("tiny", "erm"), path), "ValueError: made up", "a traceback")
+    agenda.finish(Entry(Planned("tiny", "erm"), done))
 
 
 def pack(root: Path) -> None:
@@ -105,12 +104,55 @@ def page(root: Path) -> None:
     build(records.load(root / "runs"), root / "report.html", load_task=lambda record: tiny())
 
 
+def losses_and_labels(root: Path) -> None:
+    random = np.random.default_rng(0)
+    np.save(root / "losses.npy", random.random((40, 3)))
+    np.save(root / "labels.npy", np.arange(40) % 2)
+
+
+def partition_files(root: Path) -> None:
+    files.partition_files(root / "losses.npy", root / "labels.npy", root / "parts")
+
+
+def table_files(root: Path) -> None:
+    """What `table --out` writes."""
+    from evenhand.cli import results as commands
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        for name in ("table.md", "table.csv", "table.json"):
+            commands.table("1", runs=[root / "runs"], out=root / name)
+
+
+_audited: list[Any] = []  # made once; every trial is a fork that has it
+
+
+def audit_data(root: Path) -> None:
+    from evenhand.audit.run import audit as audited
+
+    random = np.random.default_rng(0)
+    rows = [f"{random.random():.4f},{random.random():.4f},{'ab'[i % 2]}" for i in range(120)]
+    (root / "data.csv").write_text("\n".join(["x,z,label", *rows]) + "\n")
+    if not _audited:
+        _audited.append(audited(str(root / "data.csv"), label="label", out=root / "made", epochs=2))
+        shutil.rmtree(root / "made", ignore_errors=True)
+
+
+def audit(root: Path) -> None:
+    """All files of an audit, in place of an earlier one's."""
+    from evenhand.audit.write import write
+
+    write(_audited[0], root / "audit")
+
+
 SCENARIOS = {
     **{method: Scenario(run(method)) for method in SETTINGS},
     "bench": Scenario(fail_and_succeed, _two_runs),
     "pack": Scenario(pack, _two_runs),
     "unpack": Scenario(unpack, lambda root: (_two_runs(root), pack(root), shutil.rmtree(root / "runs"))),
     "page": Scenario(page, _two_runs),
+    "partition": Scenario(partition_files, losses_and_labels),
+    "exports": Scenario(table_files, _two_runs),
+    "audit": Scenario(audit, audit_data),
 }
 
 
@@ -132,7 +174,7 @@ def whole(root: Path) -> list[str]:
 
 def _read(path: Path) -> None:
     """Read a file as strictly as its kind allows."""
-    if path.name in ("claim", "log.txt"):
+    if path.name in ("claim", "claim.owner", "log.txt"):
         return
     if path.name == "metrics.json":
         read_metrics(path)
@@ -153,6 +195,10 @@ def _read(path: Path) -> None:
         load_safetensors(path.read_bytes())
     elif path.suffix == ".zip":
         assert zipfile.ZipFile(io.BytesIO(path.read_bytes())).testzip() is None
+    elif path.suffix == ".joblib":  # a pickle, for the user's own programs
+        assert path.stat().st_size > 0
+    elif path.suffix in (".csv", ".md"):
+        assert path.read_text().endswith("\n")
     elif path.suffix == ".html":
         assert path.read_text().rstrip().endswith("</html>")
     else:
@@ -168,8 +214,8 @@ def results(root: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         name = str(path.relative_to(root))
-        if path.name.endswith(".tmp") and path.parent == root:
-            continue  # of a zip or a page that a kill kept from being finished: only a run's folder is swept
+        if path.name.endswith(".tmp") and not path.is_relative_to(root / "runs"):
+            continue  # of an export that a kill kept from being finished: only a run's folder is swept
         if path.suffix == ".ckpt" or path.name == "log.txt":  # which says what has happened
             continue
         if path.name in UNEQUAL:

@@ -54,4 +54,5 @@ def test_the_harness_notices_a_writer_that_is_not_atomic(tmp_path: Path) -> None
 def test_what_a_killed_writer_left_is_swept_by_the_next_holder(tmp_path: Path) -> None:
     (tmp_path / ".last.ckpt.4711.tmp").write_bytes(b"half of")
     with store.claim(tmp_path):
-        assert [path.name for path in tmp_path.iterdir()] == ["claim"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["claim", "claim.owner"]
+    assert [path.name for path in tmp_path.iterdir()] == ["claim"]

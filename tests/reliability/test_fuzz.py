@@ -28,8 +28,8 @@ from targets import TARGETS, Target
 import evenhand
 from evenhand import BalancedSampler, LossHistory, LossSummary, Partition, Split, Task, partition
 from evenhand.core import metrics
-from evenhand.core.kmeans import two_means
 from evenhand.core.rebalance import rebalance, sample_weights
+from evenhand.core.twomeans import two_means
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
 CASES = int(os.environ.get("FUZZ_CASES", "60"))

@@ -16,7 +16,7 @@ from shortcut import shortcut_task
 
 import evenhand
 from evenhand import LossHistory, LossSummary, Recipe, Split, Task, partition, rebalance, sample_weights
-from evenhand.core.kmeans import two_means
+from evenhand.core.twomeans import two_means
 from evenhand.training.loop import TrainingDiverged
 
 # -- losses that are no numbers ----------------------------------------------------------------------

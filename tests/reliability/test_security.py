@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import gzip
 import hashlib
+import importlib.util
 import io
 import json
 import os
@@ -233,14 +234,33 @@ def test_a_zip_that_leads_elsewhere_is_refused(
     assert not list(tmp_path.rglob("*outside")) and not Path("/tmp/evenhand-outside").exists()
 
 
-def test_a_link_in_a_zip_is_a_plain_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zip_with_a_link_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path / "cache"))
     entry = zipfile.ZipInfo("link")
     entry.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
         zipped.writestr(entry, "/etc/passwd")
-    file = datasets.unpack("t", [tmp_path / "a.zip"]) / "link"
-    assert not file.is_symlink() and file.read_text() == "/etc/passwd"
+    with pytest.raises(ValueError, match="holds an unsafe entry"):
+        datasets.unpack("t", [tmp_path / "a.zip"])
+
+
+def test_archives_are_cached_by_what_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two archives of one name, size and time are two; copies of one archive are one."""
+    monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path / "cache"))
+    for folder, wga in (("a", 0.25), ("b", 0.75)):
+        made_bench.write(tmp_path / folder / "runs", "erm", wga=wga)
+        records.pack(records.load(tmp_path / folder / "runs"), tmp_path / folder / "records.zip")
+    files = [tmp_path / folder / "records.zip" for folder in "ab"]
+    longest = max(file.stat().st_size for file in files)
+    for file in files:
+        with zipfile.ZipFile(file, "a") as zipped:  # the comment at the end makes both equally long
+            zipped.comment = b" " * (1 + longest - file.stat().st_size)
+        os.utime(file, (1_700_000_000, 1_700_000_000))
+    assert files[0].stat().st_size == files[1].stat().st_size
+    found = [records.load(file)[0].metrics["test"]["wga"] for file in files]
+    assert found == [0.25, 0.75]
+    shutil.copy(files[0], tmp_path / "records.zip")
+    assert records.load(tmp_path / "records.zip")[0].path == records.load(files[0])[0].path
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
@@ -266,8 +286,9 @@ def test_a_bomb_is_refused_before_it_goes_off(
 def test_bombs_of_arrays_and_of_digits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "_LARGE", 1 << 16)
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros(1 << 20))
-    with pytest.raises(ValueError, match="would unpack to 8,388,7.. bytes"):
-        arrays.read_arrays(tmp_path / "a.npz")
+    for read in (arrays.read_arrays, lambda file: prediction._inputs(file, torch.zeros(3))):
+        with pytest.raises(ValueError, match="would unpack to 8,388,7.. bytes"):
+            read(tmp_path / "a.npz")
     monkeypatch.setattr(datasets, "LARGEST_FILE", 1 << 16)
     with pytest.raises(ValueError, match="unpacks to more than 65,536 bytes"):
         datasets.unzipped(gzip.compress(bytes(1 << 20)), "the file")
@@ -492,19 +513,47 @@ def test_every_file_respects_the_umask(mask: int, tmp_path: Path, monkeypatch: p
         assert not path.is_dir() or stat.S_IMODE(path.stat().st_mode) == 0o777 & ~mask, path
 
 
-def test_records_of_strangers_import_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A packed record names a task; only evenhand's own are loaded for its page."""
+def test_records_of_strangers_import_nothing(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record names a task; only evenhand's own are loaded for its page, unless the user trusts that one."""
     monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "stranger").mkdir()
     (tmp_path / "stranger" / "evil.py").write_text(
-        f"import os\nos.mkdir({MARK!r})\ndef load(root=None): pass\n"
+        f"import os\nos.mkdir({MARK!r})\ndef load(root=None): raise ValueError\n"
     )
-    made_bench.write(tmp_path / "runs", "erm", task="t", spec="stranger.evil")
+    made_bench.write(tmp_path / "runs", "tab", task="t", spec="stranger.evil", pseudo=True)
     records.pack(records.load(tmp_path / "runs"), tmp_path / "p.zip")
     build(records.load(tmp_path / "p.zip"), tmp_path / "p.html")
     assert not Path(MARK).exists() and tasks.names()
+    for words in (("report", "--runs", "p.zip"), ("table", "1"), ("table", "datasets"), ("report",)):
+        assert command(*words)[0] == 0
+        assert not Path(MARK).exists(), words
+    assert "--trust stranger.evil" in Path("report.html").read_text()
+    assert command("report", "--trust", "stranger")[0] == 0 and not Path(MARK).exists()
+    assert command("report", "--trust", "stranger.evil")[0] == 0 and Path(MARK).exists()
+    Path(MARK).rmdir()
+    for name in ("stranger.evil", "stranger"):
+        sys.modules.pop(name)
+
+
+def test_a_file_in_the_current_folder_is_not_imported_in_place_of_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one that stands in for a package which is not installed."""
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(tmp_path))])
+    monkeypatch.chdir(tmp_path)
+    Path("lightgbm.py").write_text(f"import os\nos.mkdir({MARK!r})\n")
+    monkeypatch.setattr(sys, "argv", ["evenhand", "--version"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "" not in sys.path and importlib.util.find_spec("lightgbm") is None
+    Path("own_task.py").write_text("def load(root=None): pass\n")
+    with pytest.raises(ValueError, match="own_task.other"):
+        tasks.load("own_task.other")
+    assert sys.path[-1] == "", "a module that the user names may be in the current folder"
 
 
 @pytest.mark.parametrize("names", ["method", "model"])

@@ -9,7 +9,7 @@ import pytest
 from made_bench import curves, whole, write
 from typer.testing import CliRunner
 
-from evenhand.bench.needs import DYNAMICS, FIGURES, STRENGTHS
+from evenhand.bench.grid import DYNAMICS, FIGURES, STRENGTHS
 from evenhand.bench.results import frame
 from evenhand.cli import app
 from evenhand.report import figures, palette

@@ -89,6 +89,10 @@ def test_page_and_table_show_the_same_numbers(page: Path, records: list[Record])
                 f"<strong>{wga.text}%</strong> <small>{low} to {high}, {len(wga.value['seeds'])} seeds"
                 in article
             )
+            row = article[own.start() : article.index("</tr>", own.start())]
+            for name in ("weighted", "balanced"):
+                accuracy = table.cell(section.name, title, f"accuracy, {name}").text
+                assert f'data-label="{name}">{accuracy}%</td>' in row, (section.name, title, name)
         columns = re.findall(
             r'<th scope="col">([^<]*)</th>', article[article.index('<table class="groups">') :]
         )

@@ -17,7 +17,7 @@ from scipy.stats import binom
 from evenhand import Task, tasks
 from evenhand.bench.results import frame
 from evenhand.report import compare, render, tables
-from evenhand.report.compare import interval_of_difference, read_truth, resampled_wga
+from evenhand.report.compare import interval_of_difference, resampled_wga
 from evenhand.report.render import Table
 from evenhand.training.evaluation import score
 from evenhand.training.recipe import Recipe
@@ -226,4 +226,4 @@ def test_without_the_data_the_table_says_so(tmp_path: Path) -> None:
     )
     assert note.endswith("4 of 4.")
     assert table.cell("even_odd", "evenhand", "Δ vs. TAB").text == "+0.0"
-    assert read_truth("nobody.knows:p=1", tmp_path) is None
+    assert tables.read_split("nobody.knows:p=1", tmp_path, "test") is None

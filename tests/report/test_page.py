@@ -20,6 +20,7 @@ from parsed_page import Page
 from evenhand import Split, Task, execute, tasks
 from evenhand.report import palette
 from evenhand.report.page import build, task_loader
+from evenhand.training import manifest
 from evenhand.training.record import Record
 from evenhand.training.store import read_json, write_json
 
@@ -150,7 +151,8 @@ def test_only_times_depend_on_timing(runs: list[Record], tmp_path: Path) -> None
         timing = read_json(record.path / "timing.json")
         stages = dict.fromkeys(timing["stages"], 7200.0)
         write_json(record.path / "timing.json", {"seconds": 1.0, "stages": stages, "unshared": 7200.0})
-        (record.path / "checksums.json").unlink()  # which would say that the times are not as they were
+        names = read_json(record.path / "checksums.json")["files"]
+        manifest.seal(record.path, {name: (record.path / name).read_bytes() for name in names})
     after = build([Record(record.path) for record in records], tmp_path / "b.html").read_text()
     assert before != after
     time = re.compile(r"\d+ h \d+ min|\d+ min \d+ s|[\d.]+ s\b")
@@ -385,7 +387,7 @@ def test_a_browser_runs_our_script_under_the_policy(page: Path, tmp_path: Path) 
     words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
     done = subprocess.run(
         [*words, "--enable-logging=stderr", "--dump-dom", page.resolve().as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     assert "CONSOLE" not in done.stderr, done.stderr
     dom = Page(done.stdout)

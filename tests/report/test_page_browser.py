@@ -40,7 +40,7 @@ BROKEN = """
     while (texts.nextNode()) {
       const text = texts.currentNode;
       if (!text.parentElement.closest('th, td') || !text.parentElement.offsetParent) continue;
-      for (const word of text.data.matchAll(/[^\\s-]+/g)) {
+      for (const word of text.data.matchAll(/\\w+=\\S+|[^\\s-]+/g)) {
         const range = document.createRange();
         range.setStart(text, word.index);
         range.setEnd(text, word.index + word[0].length);
@@ -97,7 +97,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for seed in range(5):
         options = {"seed": seed, "pseudo": True, "dynamics": curves(6)}
         made["own"] += [
-            write(folder / "own", "mine.long_method", {**PAIR, **each}, **options) for each in settings
+            write(folder / "own", "my_package.methods.long_method", {**PAIR, **each}, **options)
+            for each in settings
         ]
         made["own"] += [write(folder / "own", m, PAIR, **options) for m in ("tab", "eta_tab")]
     built = {

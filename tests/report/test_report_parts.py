@@ -18,7 +18,7 @@ from evenhand import execute, tasks
 from evenhand.bench.grid import is_told_groups
 from evenhand.bench.grid import title as method_title
 from evenhand.report import samples
-from evenhand.report.commands import command
+from evenhand.report.commands import run_command
 from evenhand.report.page import MOST_POINTS, Mark, line_plot, row_plot
 from evenhand.training.plugins import parse_assignments
 from evenhand.training.record import Record
@@ -28,7 +28,7 @@ from evenhand.training.record import Record
 def test_a_command_leads_back_to_its_run(tmp_path: Path, with_task: bool) -> None:
     task = tasks.load("digits_even_odd:limit=40,p=0.9")
     run = execute(task, "erm", {"epochs": 1, "lr": 3e-4, "keep": "best"}, seed=3, runs=tmp_path, device="cpu")
-    words = shlex.split(command(run, task if with_task else None))
+    words = shlex.split(run_command(run, task if with_task else None))
     assert words[:2] == ["evenhand", "run"] and words[-4:] == ["--seed", "3", "--device", "cpu"]
     if with_task:
         assert sorted(words[4:-4]) == ["epochs=1", "keep=best", "lr=0.0003"]
@@ -40,9 +40,9 @@ def test_a_command_leads_back_to_its_run(tmp_path: Path, with_task: bool) -> Non
 
 def test_a_command_quotes_what_a_shell_would_read(tmp_path: Path) -> None:
     run = write_run(tmp_path, "erm", scores(None, {"a": 1.0}), spec="own.task:x=$(reboot)")
-    assert "'own.task:x=$(reboot)'" in command(run, None)
+    assert "'own.task:x=$(reboot)'" in run_command(run, None)
     own = write_run(tmp_path / "own", "erm", scores(None, {"a": 1.0}), spec="", hyperparameters={"q": 0.5})
-    assert re.fullmatch(r"execute\(task, 'erm', \{.*'q': 0.5\}, seed=0\)", command(own, None))
+    assert re.fullmatch(r"execute\(task, 'erm', \{.*'q': 0.5\}, seed=0\)", run_command(own, None))
 
 
 def decoded(uri: str) -> np.ndarray:

@@ -14,13 +14,14 @@ from made_bench import curves, whole, write
 from rich.console import Console
 from typer.testing import CliRunner
 
+from evenhand.bench.grid import combinations, grid_of, title
 from evenhand.bench.pack import load, pack
-from evenhand.bench.results import counting, frame
-from evenhand.bench.summary import results
+from evenhand.bench.results import CRITERIA, counting, frame, summary
 from evenhand.cli import app
 from evenhand.report import paper, render, tables
 from evenhand.report.render import Column, Section, Table
 from evenhand.report.tables import conflicting_share, longest_run, search_seconds, spent
+from evenhand.training import plugins
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 
@@ -216,12 +217,12 @@ def test_seeds_that_pou_cannot_count_are_said(tmp_path: Path) -> None:
     assert table.cell("even_odd", "LfF", "PoU").text == "1.50"
     said = "PoU of lff is of 1 of 2 seeds: in the others the WGA that it divides by is zero."
     assert said in table.sections[0].notes
-    (row,) = results(load(tmp_path))
-    assert row.pou == pytest.approx(1.5)
+    (row,) = summary(frame(load(tmp_path)))
+    assert row["pou"] == pytest.approx(1.5)
     for path in tmp_path.glob("*/lff/*-s0"):
         shutil.rmtree(path)
-    (row,) = results(load(tmp_path))
-    assert row.wga == 0 and row.pou is None  # it would be another candidate's
+    (row,) = summary(frame(load(tmp_path)))
+    assert row["wga"] == 0 and row["pou"] is None  # it would be another candidate's
 
 
 def test_equal_candidates_are_said(tmp_path: Path) -> None:
@@ -489,6 +490,40 @@ def test_timings_that_are_not_there_leave_cells_empty(tmp_path: Path) -> None:
     assert make("cost", [Record(record.path)]).cell("even_odd", "ERM", "search").text == ""
 
 
+def test_the_field_has_the_methods_that_were_run_with_privileges_and_costs(tmp_path: Path) -> None:
+    for seed, seconds in enumerate((10.0, 30.0)):
+        write(tmp_path, "erm", PAIR, seed=seed, seconds=seconds)
+        write(tmp_path, "gdro", PAIR, seed=seed, seconds=3 * seconds)
+        write(tmp_path, "cvar_dro", {"alpha": 0.1}, seed=seed, seconds=seconds / 2, wga=0.25)
+        write(tmp_path, "cvar_dro", {"alpha": 0.5}, seed=seed, seconds=seconds, wga=0.5)
+    table = make("field", load(tmp_path))
+    assert names_of(table) == ["Group DRO", "ERM", "CVaR-DRO"], "no row of a method that was not run"
+    read = {name: table.cell("even_odd", name, "needs groups for").text for name in names_of(table)}
+    assert read == {"Group DRO": "training and selection", "ERM": "nothing", "CVaR-DRO": "nothing"}
+    assert table.cell("even_odd", "Group DRO", "over ERM's").text == "3.00×"
+    # The selected candidate took half of ERM's time, and a made record has a second stage of half the first.
+    assert table.cell("even_odd", "CVaR-DRO", "over ERM's").text == "0.75×"
+    assert table.cell("even_odd", "CVaR-DRO", "candidates").value == 2
+    one = make("1", load(tmp_path))
+    for column in ("WGA", "PoU", "accuracy, balanced"):
+        assert table.cell("even_odd", "CVaR-DRO", column) == one.cell("even_odd", "CVaR-DRO", column)
+    assert table.cell("even_odd", "CVaR-DRO", "PoU").text, "there is a grid, so there is a price"
+
+
+def test_every_method_with_a_grid_stands_by_every_criterion_beside_the_oracle(tmp_path: Path) -> None:
+    write(tmp_path, "tab", PAIR, pseudo=True)
+    grids = {name: grid_of("even_odd", name) for name in plugins.describe("evenhand.methods", "train")}
+    searched = [name for name, grid in grids.items() if len(combinations(grid or {})) > 1]
+    assert {"afr", "agro", "dpe", "self_", "ula"} <= set(searched), "published code selects them by groups"
+    for name in searched:
+        for settings in combinations(grids[name] or {})[:2]:
+            write(tmp_path, name, settings)
+    table = make("selected", load(tmp_path))
+    for name in searched:
+        cells = [table.cell("even_odd", title(name), f"by {by}").text for by in (*CRITERIA, "the oracle")]
+        assert all(cells), name
+
+
 def test_methods_are_read_from_their_files() -> None:
     table = make("methods", [])
     trainings = {name: table.cell("", name, "trainings").value for name in (*paper.METHODS, "eta_tab")}
@@ -498,6 +533,7 @@ def test_methods_are_read_from_their_files() -> None:
     assert table.cell("", "gdro", "needs groups for").text == "training and selection"
     assert table.cell("", "lff", "groups, paper").text == "selection"
     assert table.cell("", "tab", "paper's hyperparameters").text == "none"
+    assert "exps/disagreement.py" in table.cell("", "self_", "published code selects by").text
 
 
 def test_datasets_come_from_data_and_records(tmp_path: Path) -> None:
@@ -549,12 +585,6 @@ def test_the_command_prints_and_writes(records: list[Record], tmp_path: Path) ->
     assert runner.invoke(app, words).exit_code == 0 and (tmp_path / "a.txt").read_text().startswith(
         "section,"
     )
-    with pytest.raises(ValueError, match="--by must be one of accuracy, wga"):
-        runner.invoke(app, ["table", "1", "--runs", runs, "--by", "luck"], catch_exceptions=False)
-    with pytest.raises(ValueError, match="--format must be one of md, csv, latex, json, html, got 'xls'"):
-        runner.invoke(app, ["table", "1", "--runs", runs, "--format", "xls"], catch_exceptions=False)
-    with pytest.raises(ValueError, match="there is no table '3'; there are 1, 2, datasets"):
-        runner.invoke(app, ["table", "3", "--runs", runs], catch_exceptions=False)
     with pytest.raises(ValueError, match="no finished run of bar; make some with: evenhand bench bar"):
         runner.invoke(app, ["table", "1", "--runs", runs, "--task", "bar"], catch_exceptions=False)
     assert runner.invoke(app, ["table", "methods", "--runs", str(tmp_path / "none")]).exit_code == 0

@@ -8,8 +8,7 @@ import pytest
 from test_photo_tasks import MAKERS, small_pacs  # noqa: F401 (a fixture)
 
 from evenhand import tasks
-from evenhand.report.compare import read_truth
-from evenhand.report.tables import facts_of_data
+from evenhand.report.tables import facts_of_data, read_split
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -17,14 +16,14 @@ def test_the_lists_say_what_the_loaded_task_says(tmp_path: Path, name: str) -> N
     MAKERS[name](tmp_path)
     spec = f"{name}:size=8" + {"celeba": ",fraction=0.5", "pacs": ",p=0.8"}.get(name, "")
     test = tasks.load(spec, tmp_path).test
-    limited = read_truth(f"{spec},limit={len(test)}", tmp_path)  # opens them
+    limited = read_split(f"{spec},limit={len(test)}", tmp_path, "test")  # opens them
     for photo in tmp_path.rglob("*.jpg"):
         photo.write_bytes(b"not a picture")
-    truth = read_truth(spec, tmp_path)
+    truth = read_split(spec, tmp_path, "test")
     for found in (truth, limited):
         assert found is not None
         np.testing.assert_array_equal(found.labels, test.y)
-        np.testing.assert_array_equal(found.groups, test.y if test.group is None else test.group)
+        np.testing.assert_equal(found.groups, None if test.group is None else test.group.numpy())
 
 
 def test_the_samples_of_one_s_own_data_are_listed_too(tmp_path: Path) -> None:
@@ -35,12 +34,12 @@ def test_the_samples_of_one_s_own_data_are_listed_too(tmp_path: Path) -> None:
     for spec in ("folder:path=photos,size=8", "table:path=t.csv,group=site", "table:path=t.csv"):
         task, truth, facts = (
             tasks.load(spec, tmp_path),
-            read_truth(spec, tmp_path),
+            read_split(spec, tmp_path, "test"),
             facts_of_data(spec, tmp_path),
         )
-        group = task.test.y if task.test.group is None else task.test.group
+        group = None if task.test.group is None else task.test.group.tolist()
         assert truth is not None and truth.labels.tolist() == task.test.y.tolist()
-        assert truth.groups.tolist() == group.tolist()
+        assert (None if truth.groups is None else truth.groups.tolist()) == group
         assert (facts["N"], facts["L"]) == (len(task.train), 2)
         assert facts["shape"] == tuple(task.train.x[0].shape) and facts.get("k", 0) == len(task.group_names)
     assert tasks.listing("folder:path=photos,limit=4", tmp_path) is None

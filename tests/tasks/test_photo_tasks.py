@@ -16,8 +16,7 @@ from PIL import Image
 from published_layouts import REAL_ROOT
 
 from evenhand import tasks
-from evenhand.report.compare import read_truth
-from evenhand.report.tables import facts_of_data
+from evenhand.report.tables import facts_of_data, read_split
 from evenhand.tasks import celeba, datasets, pacs
 from evenhand.tasks.samples import Samples, rare_cells
 from evenhand.training.data import training_weights
@@ -496,5 +495,5 @@ def test_the_lists_alone_say_what_the_task_has(tmp_path, name):
     if task.conflicting:
         share = np.isin(task.train.group, sorted(task.conflicting)).mean()
         assert facts["conflicting"] == pytest.approx(share) and share > 0
-    truth = read_truth(f"{name}:size=32", tmp_path)
+    truth = read_split(f"{name}:size=32", tmp_path, "test")
     assert truth is not None and truth.labels.tolist() == task.test.y.tolist()

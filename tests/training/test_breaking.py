@@ -171,7 +171,7 @@ def test_divergence_says_what_to_do(tiny: Task, tmp_path: Path) -> None:
 
 
 def test_losses_on_the_cpu_are_looked_at_at_once_also_beside_a_gpu() -> None:
-    training = SimpleNamespace(plan=SimpleNamespace(stage="erm"), epoch=2, learning_rate=0.1)
+    training = SimpleNamespace(stage=SimpleNamespace(name="erm"), epoch=2, learning_rate=0.1)
     training._diverged = Training._diverged.__get__(training)
     with pytest.raises(TrainingDiverged, match="erm: the validation loss is not finite in epoch 2; lower"):
         Training._record(training, LossHistory(2), torch.tensor([1.0, torch.nan]))  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from evenhand import Task, execute
-from evenhand.core.compiler import has_triton
-from evenhand.training.cuda_graphs import Graphed, allow_kernels, quickest
+from evenhand.core.kernels import has_triton
+from evenhand.training.cuda_graphs import Graphed, allow_kernels, fast_forward
 from evenhand.training.data import Split
 from evenhand.training.models import cnn, mlp
 from evenhand.training.objective import Tap
@@ -43,7 +43,7 @@ def test_the_kernels_compute_what_the_network_does() -> None:
 def test_on_a_cpu_the_network_is_a_plain_one() -> None:
     model = cnn((3, 8, 8), 2)
     cpu = torch.device("cpu")
-    assert quickest(model, Recipe(), cpu, compiled=False, steps=10**6, resident=True, known=True) is model
+    assert fast_forward(model, Recipe(), cpu, compiled=False, steps=10**6, resident=True, known=True) is model
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert model(torch.zeros(1, 3, 8, 8)).dtype == torch.bfloat16  # the kernels would give float32
 
@@ -63,7 +63,7 @@ def test_graphs_are_for_long_trainings_that_bear_them(
     recipe: Recipe, steps: int, resident: bool, graphed: bool
 ) -> None:
     model = cnn((3, 8, 8), 2)
-    found = quickest(model, recipe, CUDA, compiled=False, steps=steps, resident=resident, known=True)
+    found = fast_forward(model, recipe, CUDA, compiled=False, steps=steps, resident=resident, known=True)
     assert isinstance(found, Graphed) is graphed and (graphed or found is model)
 
 
@@ -83,7 +83,7 @@ def test_the_graph_of_another_network_is_of_what_was_compiled(
     recipe: Recipe, steps: int, resident: bool, known: bool, compiled: bool, graphed: bool
 ) -> None:
     model = mlp((3, 8, 8), 2)
-    found = quickest(model, recipe, CUDA, compiled=compiled, steps=steps, resident=resident, known=known)
+    found = fast_forward(model, recipe, CUDA, compiled=compiled, steps=steps, resident=resident, known=known)
     assert isinstance(found, Graphed) is graphed
     inner = found._model if isinstance(found, Graphed) else found
     assert (inner is not model) is compiled and isinstance(inner, nn.Module)
@@ -93,7 +93,7 @@ def test_a_cpu_compiles_when_asked_to_and_has_no_graphs() -> None:
     model = mlp((3, 8, 8), 2)
     asked = Recipe(compile="on")
     cpu = torch.device("cpu")
-    found = quickest(model, asked, cpu, compiled=True, steps=10_000, resident=True, known=True)
+    found = fast_forward(model, asked, cpu, compiled=True, steps=10_000, resident=True, known=True)
     assert found is not model and not isinstance(found, Graphed)
 
 
@@ -107,7 +107,7 @@ def test_a_model_of_ones_own_is_never_captured(
         told.append(known)
         return model
 
-    monkeypatch.setattr("evenhand.training.loop.quickest", watched)
+    monkeypatch.setattr("evenhand.training.loop.fast_forward", watched)
     task = _task(8)
     recipe = task.recipe.replace(epochs=1)
     execute(task, "erm", recipe=recipe, runs=tmp_path / "ours", show=Silent())

@@ -31,10 +31,10 @@ from evenhand.core.partition import partition
 from evenhand.core.rebalance import rebalance
 from evenhand.integrations.prediction import predict
 from evenhand.training import estimator as estimators
+from evenhand.training.estimator import EstimatorStage
 from evenhand.training.estimator_histories import probabilities
 from evenhand.training.models import replace_head
 from evenhand.training.progress import Silent
-from evenhand.training.run import Run
 
 SAVED = {
     "logistic": LogisticRegression(),
@@ -59,13 +59,13 @@ def flat(task: Task) -> np.ndarray:
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The stages that are really trained from now on."""
-    seen, train = [], estimators._trained
+    seen, train = [], EstimatorStage._trained
 
-    def count(run: Run, plan: Any, look: Any) -> Any:
-        seen.append(plan.stage)
-        return train(run, plan, look)
+    def count(stage: EstimatorStage, look: Any) -> Any:
+        seen.append(stage.name)
+        return train(stage, look)
 
-    monkeypatch.setattr(estimators, "_trained", count)
+    monkeypatch.setattr(EstimatorStage, "_trained", count)
     return seen
 
 

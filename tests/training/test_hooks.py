@@ -25,12 +25,13 @@ from evenhand.integrations.prediction import predict
 from evenhand.training import run as run_module
 from evenhand.training.data import Batch
 from evenhand.training.keys import Description
-from evenhand.training.loop import EMA, seed_epoch
+from evenhand.training.loop import seed_epoch
 from evenhand.training.models import PostHoc, mlp, replace_head
-from evenhand.training.plan import Fit
 from evenhand.training.progress import Silent
 from evenhand.training.record import Record
 from evenhand.training.run import Run
+from evenhand.training.stage import Fit
+from evenhand.training.stopping import EMA
 
 
 def as_method(monkeypatch: pytest.MonkeyPatch, train: Any, **names: Any) -> str:
@@ -487,7 +488,7 @@ def test_a_step_of_its_own_resumes_to_the_byte(tiny: Task, tmp_path: Path) -> No
     with pytest.raises(Interrupted):
         two(make_run(tiny, tmp_path / "again", recipe, show=StopAt("model", epoch=4)), stop=6)
     again = two(make_run(tiny, tmp_path / "again", recipe), stop=6)
-    states = [fit.load()[1] for fit in (whole, again)]
+    states = [fit.read() for fit in (whole, again)]
     assert states[0].keys() == states[1].keys() and set(states[0]["optimizer"]) == {"model", "second"}
     for name in ("model", "objective", "optimizer", "scheduler", "average"):
         assert_same(states[0][name], states[1][name])
@@ -502,7 +503,7 @@ def test_the_schedule_lowers_the_rate_of_every_optimiser(tiny: Task, tmp_path: P
 
     run = make_run(tiny, tmp_path, tiny.recipe.replace(plateau_epochs=1))
     fit = run.fit("model", objective=Worse(), model=network, stop=4)
-    optimizers = fit.load()[1]["optimizer"]
+    optimizers = fit.read()["optimizer"]
     rates = {name: state["param_groups"][0]["lr"] for name, state in optimizers.items()}
     assert rates == pytest.approx({"model": tiny.recipe.lr * 0.1, "second": 0.005})
 

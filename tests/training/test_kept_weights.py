@@ -15,9 +15,9 @@ from evenhand import Recipe, Task, execute
 from evenhand.training import loop, stopping
 from evenhand.training.data import checksum
 from evenhand.training.evaluation import standard_error, weighted_mean
-from evenhand.training.loop import EMA
 from evenhand.training.progress import Silent
 from evenhand.training.record import key_of
+from evenhand.training.stopping import EMA
 from evenhand.training.sync import seed_epoch
 
 
@@ -94,7 +94,7 @@ def test_other_weights_decide_which_model_is_kept_and_not_when_to_stop(tiny: Tas
     floor = max(plain) - standard_error(hits[int(np.argmax(plain))], None)
     scores = [(a + b, a) if a >= floor else (0, 0) for a, b in zip(plain, other, strict=True)]
     assert same(fit.model, models[max(i for i, score in enumerate(scores) if score == max(scores))])
-    np.testing.assert_allclose([row["choice"] for row in fit.load()[1]["log"]], other)
+    np.testing.assert_allclose([row["choice"] for row in fit.read()["log"]], other)
 
 
 def test_a_training_with_other_weights_is_not_taken_for_another(tiny: Task, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_weights_with_the_best_sum_of_two_accuracies_are_kept(
     fit = make_run(tiny, tmp_path, recipe).fit("erm", choose=np.ones(len(tiny.val)))
     assert fit.epochs == 7
     assert same(fit.model, wanted.model)
-    assert not fit.load()[1]["checks"], "a snapshot holds one model"
+    assert not fit.read()["checks"], "a snapshot holds one model"
 
 
 def kept_check(choices: list[float], accuracies: list[float], errors: list[float] | float = 0.001) -> int:

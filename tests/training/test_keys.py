@@ -11,7 +11,7 @@ import sys
 import zipfile
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -22,13 +22,14 @@ from torch.nn import functional as F
 from evenhand import Recipe, Task, execute
 from evenhand.bench import pack as records
 from evenhand.training import keys, plugins
-from evenhand.training import run as run_module
+from evenhand.training import stage as stage_module
 from evenhand.training.keys import Arithmetic, identify, resolve
 from evenhand.training.objective import cross_entropy
-from evenhand.training.plan import Plan
 from evenhand.training.progress import Silent
+from evenhand.training.recipe import check_types
 from evenhand.training.record import Record, find
 from evenhand.training.run import Run
+from evenhand.training.stage import Request, Stage
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 STUDIES = Path(__file__).parents[2] / "results" / "studies"
@@ -53,21 +54,9 @@ def key(task: Task, method: str = "erm", device: torch.device = CPU, **settings:
     return identify(task, method, settings, None, device).folder("runs", 0).name
 
 
-def asked(run: Run, monkeypatch: pytest.MonkeyPatch, *given: Any, **options: Any) -> Plan:
+def asked(run: Run, *given: Any, **options: Any) -> Stage:
     """What `Run.fit` would train."""
-    plans: list[Plan] = []
-
-    class Stop(Exception):
-        pass
-
-    def stop(plan: Plan) -> None:
-        plans.append(plan)
-        raise Stop
-
-    monkeypatch.setattr(run, "_fit", stop)
-    with pytest.raises(Stop):
-        run.fit(*given, **options)
-    return plans[0]
+    return Stage(run, Request(*given, **options))
 
 
 # -- the arithmetic --------------------------------------------------------------------------------------
@@ -126,9 +115,9 @@ def test_every_stage_is_computed_as_the_task_s_own_training_set_says(
     run = make_run(tiny, tmp_path, tiny.recipe.replace(model="mlp", epochs=1000), CUDA)
     longer = run.train.take(list(range(60)) * 2)
     for options in ({}, {"split": longer}, {"recipe": run.recipe.replace(epochs=2000)}):
-        assert asked(run, monkeypatch, "model", **options).arithmetic == run.arithmetic
+        assert asked(run, "model", **options).arithmetic == run.arithmetic
     assert run.arithmetic.compute == "eager"
-    slower = asked(run, monkeypatch, "model", recipe=run.recipe.replace(compile="on", precision="fp32"))
+    slower = asked(run, "model", recipe=run.recipe.replace(compile="on", precision="fp32"))
     assert (slower.arithmetic.compute, slower.arithmetic.precision) == ("compiled", "fp32")
 
 
@@ -137,9 +126,9 @@ def test_a_stage_that_needs_whole_batches_has_one_slice_in_its_key(
 ) -> None:
     run = make_run(tiny, tmp_path)
     contents: list[dict[str, Any]] = []
-    monkeypatch.setattr(run_module, "key_of", lambda content: contents.append(content) or "key")
+    monkeypatch.setattr(stage_module, "key_of", lambda content: contents.append(content) or "key")
     for objective in (None, lambda model, batch: F.cross_entropy(model(batch.x), batch.y)):
-        run._stage_folder(asked(run, monkeypatch, "model", objective=objective))
+        asked(run, "model", objective=objective)
     assert [content["arithmetic"]["slices"] for content in contents] == [2, 1]
     assert run.arithmetic.slices == 2
 
@@ -196,7 +185,7 @@ def test_no_text_of_ours_is_in_a_key(tiny: Task, tmp_path: Path, monkeypatch: py
     key(tiny, "evenhand.audit.method")
     run = make_run(tiny, tmp_path)
     for objective in (None, importlib.import_module("evenhand.methods.evenhand").generalised_cross_entropy):
-        run._stage_folder(asked(run, monkeypatch, "model", objective=objective))
+        asked(run, "model", objective=objective)
     assert not read
 
 
@@ -214,6 +203,21 @@ def test_a_new_field_with_its_default_changes_no_key(tiny: Task, monkeypatch: py
     recipe = later(**{field.name: getattr(tiny.recipe, field.name) for field in dataclasses.fields(Recipe)})
     assert key(dataclasses.replace(tiny, recipe=recipe)) == key(tiny)
     assert key(dataclasses.replace(tiny, recipe=dataclasses.replace(recipe, new=2))) != key(tiny)
+
+
+def test_types_of_settings_are_checked_where_they_are_declared() -> None:
+    hints: dict[str, Any] = {"rate": float, "steps": int, "kind": Literal["a"] | None, "other": Any}
+    given = {"rate": 1, "steps": 2, "kind": None, "other": "x", "undeclared": [3]}
+    found = check_types(given, hints)
+    assert found == given and isinstance(found["rate"], float)
+    for wrong, expected in [
+        ({"rate": "x"}, "rate of it must be a number, got 'x'"),
+        ({"steps": 2.5}, "steps of it must be a whole number, got 2.5"),
+        ({"steps": True}, "steps of it must be a whole number, got True"),
+        ({"kind": "b"}, "kind of it must be 'a' or none, got 'b'"),
+    ]:
+        with pytest.raises(ValueError, match=expected):
+            check_types(wrong, hints, " of it")
 
 
 def test_a_finished_run_says_how_it_was_computed(tmp_path: Path) -> None:
@@ -292,11 +296,11 @@ def test_a_stage_s_key_knows_versions_and_weights(
         weight = torch.linspace(1, 2, len(tiny.val)) if change and changed == "weight" else None
         task = dataclasses.replace(tiny, val=dataclasses.replace(tiny.val, weight=weight))
         run = make_run(task, tmp_path)
-        plans = [
-            asked(run, monkeypatch, "erm"),
-            asked(run, monkeypatch, "model", objective=successor.generalised_cross_entropy),
+        stages = [
+            asked(run, "erm"),
+            asked(run, "model", objective=successor.generalised_cross_entropy),
         ]
-        folders.append([run._stage_folder(plan).name for plan in plans])
+        folders.append([stage.folder.name for stage in stages])
     same = [first == second for first, second in zip(*folders, strict=True)]
     assert same == [changed == "VERSION", False]
 
@@ -305,13 +309,14 @@ def test_the_text_of_a_user_s_objective_is_in_its_stage_s_key(
     tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A method may take its objective from another module of the user's, which the run's key does not know."""
-    run, folders = make_run(tiny, tmp_path), []
+    folders = []
     for text in ("one", "another", "one"):
+        run = make_run(tiny, tmp_path)
         module = ModuleType("my_losses")
         exec(f"def loss(model, batch):\n    return {text!r}\n", module.__dict__)
         monkeypatch.setitem(sys.modules, "my_losses", module)
         monkeypatch.setattr(inspect, "getsource", lambda _module, text=text: text)
-        folders.append(run._stage_folder(asked(run, monkeypatch, "model", objective=module.loss)))
+        folders.append(asked(run, "model", objective=module.loss).folder)
     assert folders[0] == folders[2] != folders[1]
 
 

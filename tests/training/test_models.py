@@ -149,7 +149,7 @@ def test_weights_that_do_not_fit_say_why(tmp_path):
 
     assert "lacks conv1.weight" in error({k: v for k, v in state.items() if k != "conv1.weight"})
     assert "has unknown extra" in error({**state, "extra": torch.zeros(1)})
-    assert "wrong shapes for conv1.weight" in error({**state, "conv1.weight": torch.zeros(2)})
+    assert "size mismatch for conv1.weight" in error({**state, "conv1.weight": torch.zeros(2)})
     resnet34 = make_model("resnet34", shape=(3, 32, 32), num_classes=2).state_dict()
     assert "more" in error(resnet34)
 

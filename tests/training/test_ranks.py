@@ -42,7 +42,7 @@ def torchrun(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     paths = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
-        [*command, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=120
+        [*command, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=600
     )
 
 

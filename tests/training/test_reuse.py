@@ -31,9 +31,9 @@ from evenhand.training import store
 from evenhand.training.augment import Warp
 from evenhand.training.data import Batch
 from evenhand.training.keys import Description, is_named
-from evenhand.training.loop import EMA
 from evenhand.training.progress import Silent
 from evenhand.training.run import Run
+from evenhand.training.stopping import EMA
 
 
 def as_ours(monkeypatch: pytest.MonkeyPatch, function: Any) -> Any:
@@ -47,7 +47,7 @@ def as_ours(monkeypatch: pytest.MonkeyPatch, function: Any) -> Any:
 def other_run(task: Task, runs: Path) -> Run:
     """A run of another method, or with other settings."""
     run = make_run(task, runs)
-    run._identity = {"another": 1}
+    run.identity = {"another": 1}
     return run
 
 
@@ -391,7 +391,7 @@ def test_what_is_cached_may_use_features_and_trainings_of_the_same_folder(tiny: 
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(run.cached(fit, "outer", compute)), daemon=True)
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=600)
     assert found, "it waits for itself"
     np.testing.assert_array_equal(found[0], run.features(fit, run.val) + 1)
     assert not store.claimed(fit.folder)
@@ -411,7 +411,7 @@ def test_a_thread_that_holds_a_folder_may_claim_it_again_and_others_wait(tmp_pat
         thread = threading.Thread(target=other)
         thread.start()
         assert not entered.wait(0.3)
-    thread.join(timeout=60)
+    thread.join(timeout=600)
     assert entered.is_set() and not store.claimed(tmp_path)
 
 
@@ -525,3 +525,21 @@ def test_a_class_in_a_notebook_counts_with_its_own_text(monkeypatch: pytest.Monk
     monkeypatch.setattr(inspect, "getsource", source)
     first, second, third = (Description(Net()).content for _ in range(3))
     assert first == third != second
+
+
+# -- what is not read again ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"keep": "best"}, {"average": True}], ids=str)
+def test_a_model_is_made_without_reading_its_checkpoint_again(
+    tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    recipe = tiny.recipe.replace(epochs=3, **options)
+    fits = [make_run(tiny, tmp_path, recipe).fit("erm") for _ in range(2)]  # trained, and reused
+    assert len({*fits}) == 2, "a fit can be a member of a set"
+    kept = fits[0].read()["model"]
+    monkeypatch.setattr(torch, "load", None)
+    for fit in fits:
+        found = fit.model.state_dict()
+        assert found.keys() == kept.keys()
+        assert all(torch.equal(found[name], kept[name]) for name in kept)

@@ -207,7 +207,7 @@ def test_the_learning_rate_follows_the_training_loss_alone(tiny: Task, tmp_path:
     flat = dataclasses.replace(
         tiny, make_model=lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 2))
     )
-    log = make_run(flat, tmp_path, recipe).fit("erm", stop=12).load()[1]["log"]
+    log = make_run(flat, tmp_path, recipe).fit("erm", stop=12).read()["log"]
     curves = {name: [row[name] for row in log] for name in ("loss", "accuracy", "val_accuracy", "lr")}
     assert curves["lr"][-1] < curves["lr"][0] and curves["lr"] == replayed_rates(curves["loss"], recipe)
     for other in ("accuracy", "val_accuracy"):
@@ -259,7 +259,7 @@ def test_validation_is_weighted_and_not_augmented(tiny: Task, tmp_path: Path) ->
     np.testing.assert_allclose(fit.val_losses[:, -1], losses, rtol=1e-5)
     hits = (logits.argmax(1) == tiny.val.y).double()
     expected = (hits * weight).sum() / weight.sum()
-    assert fit.load()[1]["log"][-1]["val_accuracy"] == pytest.approx(float(expected), rel=1e-6)
+    assert fit.read()["log"][-1]["val_accuracy"] == pytest.approx(float(expected), rel=1e-6)
     assert float(expected) != pytest.approx(float(hits.mean()), rel=1e-6), "the test could not fail"
 
 
@@ -429,7 +429,7 @@ def test_a_training_continues_with_another_ones_weights_and_optimiser(tiny: Task
     run = make_run(tiny, tmp_path)
     start = run.fit("erm", stop=2)
     tuned = run.fit("model", start=start, stop=1)
-    before, after = start.load()[1], tuned.load()[1]
+    before, after = start.read(), tuned.read()
     assert before["optimizer"]["state"][0]["step"] * 3 == after["optimizer"]["state"][0]["step"] * 2
     assert not torch.equal(before["model"]["0.weight"], after["model"]["0.weight"])
 

@@ -77,7 +77,7 @@ def test_a_claim_is_exclusive_and_ends_with_its_owner(tmp_path: Path) -> None:
     ready = context.Queue()
     owner = context.Process(target=_hold, args=(tmp_path, ready))
     owner.start()
-    ready.get(timeout=60)
+    ready.get(timeout=600)
     with (
         pytest.raises(BlockingIOError, match=rf'is held by another process: .*"pid": {owner.pid}'),
         store.claim(tmp_path, wait=False),

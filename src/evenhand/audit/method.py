@@ -8,8 +8,8 @@ from torch import nn
 from evenhand.audit.evidence import balanced_without, folds
 from evenhand.core.partition import partition
 from evenhand.core.rebalance import rebalance
-from evenhand.training.plan import Fit
 from evenhand.training.run import Run
+from evenhand.training.stage import Fit
 
 VERSION = 2
 

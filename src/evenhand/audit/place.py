@@ -8,8 +8,8 @@ from pathlib import Path
 from evenhand.training.store import Damaged, check_folder, read_json
 
 OWN_NAMES = (
-    "baseline", "balanced", "curves.npz", "indices.npy", "report.html", "runs", "samples.csv", "summary.json",
-    "weights.csv",
+    "baseline", "balanced", "checksums.json", "curves.npz", "indices.npy", "report.html", "runs",
+    "samples.csv", "summary.json", "weights.csv",
 )  # fmt: skip
 
 WRITING = ".evenhand-audit"  # lies in the folder while its files are written

@@ -15,10 +15,10 @@ from safetensors.numpy import save
 from evenhand.tasks import table
 from evenhand.training.estimator import NODES, tree_arrays, tree_scores
 from evenhand.training.estimator_histories import softmax
-from evenhand.training.store import schema_error
+from evenhand.training.store import NUMBER, parse_json, schema_error
 
 ABOUT = "evenhand"  # the key of a model file's description, JSON
-COLUMNS = {"numbers": [str], "words": {str: {str: (int, float)}}}
+COLUMNS = {"numbers": [str], "words": {str: {str: NUMBER}}}
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,20 @@ class ModelFile:
     about: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
-    def need(self, **dimensions: int) -> None:
-        """Refuse a file that lacks an array, or whose array has another number of dimensions."""
-        for name, count in dimensions.items():
-            if name not in self.arrays or self.arrays[name].ndim != count:
-                raise ValueError(f"{self.path} should hold {name!r} with {count} dimensions; audit again")
+    def need(self, **expected: tuple[Any, int]) -> None:
+        """Refuse a file that lacks an array of one of these types, name=(type, number of dimensions)."""
+        for name, (kind, dimensions) in expected.items():
+            array = self.arrays.get(name)
+            if array is None or array.ndim != dimensions or array.dtype != kind:
+                wanted = f"{name!r} as {np.dtype(kind)} with {dimensions} dimensions"
+                raise ValueError(f"{self.path} should hold {wanted}; audit again")
 
 
 def read(path: Path, arrays: bool = True) -> ModelFile:
     """What a model file holds."""
     try:
         with safe_open(path, "np") as file:
-            about = json.loads((file.metadata() or {}).get(ABOUT, "null"))
+            about = parse_json((file.metadata() or {}).get(ABOUT, "null"), path)
             found = {name: file.get_tensor(name) for name in file.keys()} if arrays else {}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise ValueError(f"{path} cannot be read: {error}; audit again") from error
@@ -71,7 +73,8 @@ def linear_bytes(vectorizer: Any, model: Any, classes: tuple[str, ...]) -> bytes
 
 def linear_probabilities(file: ModelFile, texts: list[str]) -> np.ndarray:
     """(texts, classes): the odds of every class against all others, made to add up to one."""
-    file.need(vocabulary=1, idf=1, coefficients=2, intercept=1)
+    number = np.float64
+    file.need(vocabulary=(np.uint8, 1), idf=(number, 1), coefficients=(number, 2), intercept=(number, 1))
     words = file.arrays["vocabulary"].tobytes().decode(errors="replace").split("\n")
     rows = 1 if len(file.about["classes"]) == 2 else len(file.about["classes"])
     shapes = {"idf": (len(words),), "coefficients": (rows, len(words)), "intercept": (rows,)}
@@ -109,7 +112,10 @@ def _columns(columns: Any) -> dict[str, Any]:
 
 def boosting_probabilities(file: ModelFile, frame: Any) -> np.ndarray:
     """(rows, classes): every row falls through all trees, whose leaves add up to log odds."""
-    file.need(sets=2, roots=1, start=1, **dict.fromkeys(NODES, 1))
+    nodes = {name: (kind, 1) for name, (_, kind) in NODES.items()}
+    file.need(sets=(np.int64, 2), roots=(np.int64, 1), start=(np.float64, 1), **nodes)
+    if len(file.arrays["start"]) != (1 if len(file.about["classes"]) == 2 else len(file.about["classes"])):
+        raise ValueError(f"{file.path} should hold 'start' with one number for every class; audit again")
     if wrong := schema_error(file.about, COLUMNS):
         raise ValueError(f"{file.path} should say which columns the model takes, but {wrong}; audit again")
     x = _numbers(file, frame)

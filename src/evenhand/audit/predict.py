@@ -8,6 +8,7 @@ from typing import Any
 from evenhand.audit import portable
 from evenhand.integrations.prediction import Network, Predictions, named
 from evenhand.tasks import table
+from evenhand.training import manifest
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import Damaged, read_json, schema_error
 
@@ -24,7 +25,8 @@ def is_audit(folder: Path) -> bool:
 def predict(folder: Path, inputs: Path, *, model: str | None, device: str) -> tuple[str, Predictions]:
     """Which of the audit's models was used, the recommended one if none is named; and what it says."""
     try:
-        summary = read_json(folder / "summary.json")
+        sealed = manifest.read(folder, known=None)["files"]
+        summary = read_json(manifest.verified(folder, "summary.json", sealed))
     except Damaged as error:
         raise ValueError(f"{folder} should be the folder of an audit: {error}; audit again") from error
     if wrong := schema_error(summary, SUMMARY):
@@ -38,10 +40,13 @@ def predict(folder: Path, inputs: Path, *, model: str | None, device: str) -> tu
     if wrong := schema_error(reading, READING):
         raise ValueError(f"{folder / 'summary.json'} should say how the table is read, but {wrong}")
     if (folder / name).is_dir():
-        return name, _transformer(folder / name, summary["data"]["classes"], inputs, reading, device)
+        return name, _transformer(
+            manifest.verified(folder, name, sealed), summary["data"]["classes"], inputs, reading, device
+        )
     weights = folder / f"{name}.safetensors"
     if not weights.is_file():
         raise ValueError(_own(folder, name))
+    manifest.verified(folder, weights.name, sealed)
     return name, _predicted(weights, summary["data"]["kind"], inputs, reading, device)
 
 

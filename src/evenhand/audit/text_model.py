@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from evenhand.audit.evidence import Evidence
 from evenhand.tasks.samples import Samples
 from evenhand.training.data import Task, checksum
 from evenhand.training.recipe import Recipe
-from evenhand.training.store import json_bytes
+from evenhand.training.store import json_bytes, read_checked
 from evenhand.training.sync import resolve_device
 
 TRANSFORMERS_NEEDED = "a Hugging Face model needs transformers: pip install 'evenhand[transformers]'"
@@ -252,7 +252,7 @@ def _check(folder: Path) -> bool:
         raise ValueError(f"expected a Hugging Face model, but {folder} holds no config.json")
     if (folder / "adapter_config.json").exists():
         raise ValueError(f"{folder} holds an adapter; merge it into its model and save that one")
-    _read_json(folder / "config.json", lambda part: _check_config(part, folder))
+    _check_config(read_checked(folder / "config.json", {}, "the settings of a model"), folder)
     if (folder / "model.safetensors").is_file():
         return True
     index = folder / "model.safetensors.index.json"  # of weights in several files
@@ -260,9 +260,9 @@ def _check(folder: Path) -> bool:
         file.name for end in ("bin", "h5", "msgpack", "safetensors") for file in folder.glob(f"*.{end}")
     }
     if index.is_file():
-        others = {
-            name for name in _read_json(index)["weight_map"].values() if Path(name).suffix != ".safetensors"
-        }
+        content = read_checked(index, {"weight_map": {str: str}}, "the index of a model's weights")
+        names = set(content["weight_map"].values()) or {"none"}
+        others = {name for name in names if Path(name).suffix != ".safetensors" or Path(name).name != name}
     if others:
         raise ValueError(
             f"expected weights in {folder / 'model.safetensors'}, got {', '.join(sorted(others)[:3])}; no "
@@ -271,22 +271,20 @@ def _check(folder: Path) -> bool:
     return index.is_file()
 
 
-def _read_json(file: Path, hook: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> Any:
-    try:
-        return json.loads(file.read_bytes(), object_hook=hook)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file} is not JSON: {error}; fetch it again") from error
-
-
-def _check_config(part: dict[str, Any], folder: Path) -> dict[str, Any]:
-    for key, value in part.items():
-        if key in UNFIT and value:
-            raise ValueError(f"the model in {folder} {UNFIT[key]} ({key} in its config.json)")
-        if key.endswith("_implementation") and "/" in str(
-            value
-        ):  # a name of the hub, to be downloaded and run
-            raise ValueError(f"the model in {folder} {UNFIT['auto_map']} ({key} in its config.json: {value})")
-    return part
+def _check_config(config: Any, folder: Path) -> None:
+    """Refuse a config that names, however deep inside, code to run or a model to download."""
+    parts = [config]
+    while parts:
+        part = parts.pop()
+        items = part.items() if isinstance(part, dict) else [("", each) for each in part]
+        for key, value in items:
+            if key in UNFIT and value:
+                raise ValueError(f"the model in {folder} {UNFIT[key]} ({key} in its config.json)")
+            if key.endswith("_implementation") and "/" in str(value):  # a name of the hub
+                told = f"{key} in its config.json: {value}"
+                raise ValueError(f"the model in {folder} {UNFIT['auto_map']} ({told})")
+            if isinstance(value, dict | list):
+                parts.append(value)
 
 
 def _digest(folder: Path) -> str:

@@ -17,7 +17,8 @@ from evenhand.audit.run import Audited
 from evenhand.audit.words import list_notes
 from evenhand.core.rebalance import sample_weights
 from evenhand.integrations.files import csv_bytes
-from evenhand.training.store import write_bytes, write_json
+from evenhand.training import manifest
+from evenhand.training.store import json_bytes, write_bytes
 
 HEADER = (
     "id", "split", "label", "predicted_baseline", "predicted_balanced", "pseudo_group", "margin",
@@ -34,7 +35,9 @@ def write(done: Audited, out: Path) -> dict[str, Any]:
     _remove_models(out)
     for name, content in files.items():
         write_bytes(out / name, content)
-    write_json(out / "summary.json", summary)
+    last = json_bytes(summary)
+    manifest.seal(out, {**files, "summary.json": last})
+    write_bytes(out / "summary.json", last)
     (out / WRITING).unlink()
     return summary
 

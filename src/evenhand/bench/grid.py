@@ -1,11 +1,16 @@
-"""What is searched over: the grids of methods and tasks, and points of them as a reader sees them."""
+"""Grid: which values are searched, and which runs a bench or a figure needs. Imports no torch.
+
+A bench has two waves: methods without a learning rate and a weight decay in their grid inherit the ones that
+are selected for ERM, so their runs are known once ERM's are over.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from evenhand import tasks
@@ -14,6 +19,11 @@ from evenhand.training.plugins import Declared
 from evenhand.training.recipe import Recipe
 
 PAIR = ("lr", "weight_decay")  # every method whose grid lacks them inherits ERM's selected ones
+SPLITS = ("train", "val")  # of which a method may see the groups
+# The paper's methods, in the order in which their runs begin. After ERM and G-DRO, TAB, because it brings the
+# training that it shares with JTT and MaskTune to its end; then LfF, because it shares none and so waits for
+# nobody; MaskTune last, because short runs even out when the workers end.
+PAPER = ("erm", "gdro", "tab", "lff", "jtt", "masktune")
 Settings = dict[str, Any]
 
 
@@ -96,3 +106,261 @@ def task_file(spec: str) -> Declared | None:
 def method_file(name: str) -> Declared | None:
     """What the method's file declares, if it is one of ours or is already loaded."""
     return plugins.known("evenhand.methods", name, "train")
+
+
+def declared_method(name: str) -> Declared:
+    """What a method's file declares. A user's module is imported for it; an unknown name is refused."""
+    return _declared("evenhand.methods", name, "train")
+
+
+def declared_task(spec: str) -> Declared:
+    """What a task's file declares. A user's module is imported for it; an unknown name is refused."""
+    return _declared("evenhand.tasks", tasks.parse(spec)[0], "load")
+
+
+def _declared(package: str, name: str, function: str) -> Declared:
+    found = plugins.known(package, name, function)
+    if found is None:
+        plugins.load(package, name, function)
+        found = plugins.known(package, name, function)
+    assert found is not None
+    return found
+
+
+# -- the runs of a bench -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run that is wanted; `settings` are the candidate's, `changes` those of the task's recipe.
+
+    >>> Planned("even_odd:p=0.95", "jtt", {"upweight": 10}, seed=1, changes={"epochs": 50}).words()
+    'even_odd:p=0.95 jtt upweight=10 seed 1'
+    """
+
+    spec: str  # the task, as `tasks.load` takes it
+    method: str
+    settings: Settings = field(default_factory=dict)
+    seed: int = 0
+    changes: Settings = field(default_factory=dict)
+
+    def words(self) -> str:
+        """How a person names the run."""
+        return " ".join(filter(None, [self.spec, self.method, named(self.settings), f"seed {self.seed}"]))
+
+
+@dataclass(frozen=True)
+class Waves:
+    """The runs of one task: those that can begin, and the methods that wait for ERM's selection."""
+
+    spec: str
+    seeds: tuple[int, ...]
+    changes: Settings
+    first: list[Planned]
+    methods: list[str]  # of the second wave, with the settings that were given
+    notes: list[str]  # what is planned although nobody asked for it, or not planned, and why
+
+    def second(self, pair: Settings) -> list[Planned]:
+        """The runs of the second wave, with the learning rate and weight decay that were selected for ERM."""
+        return product(self.spec, self.methods, self.seeds, {**self.changes, **pair})
+
+
+def waves(
+    spec: str,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    changes: Settings,
+    grouped: Container[str] = SPLITS,
+) -> Waves:
+    """Divide the runs of a task: methods that search learning rate or weight decay begin, others inherit.
+
+    `grouped`: the splits, of "train" and "val", whose groups the task knows.
+    """
+    first, second, notes = [], [], []
+    for text in sorted(dict.fromkeys(methods), key=_rank):
+        method = parse_method(text)[0]
+        if any(split not in grouped for split in plugins.groups_needed(declared_method(method).constants)):
+            notes.append(f"{spec} has no groups, which {method} needs: not planned")
+        elif method == "erm" or set(PAIR) & part_of_grid(spec, text).keys():
+            first.append(text)
+        else:
+            second.append(text)
+    if second and not any(parse_method(text)[0] == "erm" for text in first):
+        first.insert(0, "erm")
+        notes.append(f"{spec}: {', '.join(second)} inherit from erm, so its grid is planned too")
+    for text in [*first, *second]:
+        for key in changes.keys() & part_of_grid(spec, text).keys():
+            method = parse_method(text)[0]
+            raise ValueError(
+                f"{method}'s grid on {spec} has {key}, so {key}={changes[key]} would be ignored; "
+                f"--methods {method}:{key}=VALUE searches a part of the grid, --no-search runs one setting "
+                "(both without --figure)"
+            )
+    return Waves(spec, tuple(seeds), dict(changes), product(spec, first, seeds, changes), second, notes)
+
+
+def product(
+    spec: str, methods: Sequence[str], seeds: Sequence[int], changes: Settings | None = None
+) -> list[Planned]:
+    """Every candidate of these methods with every seed; the seeds of one candidate stand together."""
+    planned = [
+        Planned(spec, parse_method(text)[0], settings, seed, dict(changes or {}))
+        for text in methods
+        for settings in sorted(combinations(part_of_grid(spec, text)), key=_length, reverse=True)
+        for seed in seeds
+    ]
+    return list({one.words(): one for one in planned}.values())  # parts of a grid may overlap
+
+
+def fixed(
+    spec: str, methods: Sequence[str], seeds: Sequence[int], changes: Settings | None = None
+) -> list[Planned]:
+    """Every method once with every seed, at the task's own recipe: no search."""
+    return [
+        Planned(spec, name, settings, seed, dict(changes or {}))
+        for name, settings in map(parse_method, methods)
+        for seed in seeds
+    ]
+
+
+def part_of_grid(spec: str, text: str) -> dict[str, list[Any]]:
+    """A method's grid on a task, or the part of it that has the given settings.
+
+    >>> part_of_grid("even_odd", "jtt:upweight=10")
+    {'identifier_epochs': [1, 5, 10, 25, 50], 'upweight': [10]}
+    """
+    method, settings = parse_method(text)
+    declared_task(spec), declared_method(method)  # a user's modules are imported by this
+    whole = grid_of(spec, method) or {}
+    part = dict(whole)
+    for key, value in settings.items():
+        part[key] = [one for one in whole.get(key, []) if one == value and not isinstance(value, bool)]
+        if not part[key]:
+            known = "; ".join(f"{name}: {', '.join(map(str, whole[name]))}" for name in whole) or "nothing"
+            raise ValueError(
+                f"{key}={value} is not in {method}'s grid on {spec}, which has {known}; "
+                "for a setting outside the grid add --no-search"
+            )
+    return part
+
+
+def parse_method(text: str) -> tuple[str, Settings]:
+    """A method's name and settings.
+
+    >>> parse_method("tab:summary=loss,balanced_epochs=true")
+    ('tab', {'summary': 'loss', 'balanced_epochs': True})
+    """
+    name, _, rest = text.partition(":")
+    return name, plugins.parse_assignments(rest.split(",") if rest else [])
+
+
+def split_methods(text: str) -> list[str]:
+    """Methods with commas between, which may have settings with commas between.
+
+    >>> split_methods("erm,tab:summary=loss,balanced_epochs=true,jtt")
+    ['erm', 'tab:summary=loss,balanced_epochs=true', 'jtt']
+    """
+    found: list[str] = []
+    for part in filter(None, text.split(",")):
+        if found and ":" in found[-1] and ":" not in part and "=" in part:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    if not found:
+        raise ValueError(f"methods must be names with commas between, such as erm,tab, got {text!r}")
+    return found
+
+
+def _length(settings: Settings) -> float:
+    """What a run's time grows with. JTT's runs differ a hundredfold: early errors are many."""
+    upweight = settings.get("upweight", 0)  # how often each error is repeated
+    return upweight / settings.get("identifier_epochs", 1) if isinstance(upweight, int) else 0
+
+
+def _rank(text: str) -> tuple[bool, int]:
+    """The paper's methods in its order; before them what resembles TAB in having nothing to search."""
+    method = parse_method(text)[0]
+    return (method in PAPER[3:], PAPER.index(method) if method in PAPER else len(PAPER))
+
+
+# -- the runs of a figure ----------------------------------------------------------------------------------
+
+
+FIGURES = {
+    "validation": "accuracy of aligned and conflicting validation samples by epoch (figure 2)",
+    "selection": "WGA of every hyperparameterisation, with its rank by validation accuracy (figure 3)",
+    "training": "loss by epoch, errors that remain, and what the clusters hold (figure 4)",
+    "correlation": "accuracy and WGA against the strength p of the correlation (figure 5, left)",
+    "cost": "time of the longest run and of the whole search (figure 5, right)",
+    "eta": "TAB with and without transformed copies (appendix H)",
+    "minibatch": "TAB with mini-batch k-means (appendix I)",
+}
+STRENGTHS = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995)  # p of the sweeps
+DYNAMICS: Settings = {"epochs": 50, "patience": 1000}  # figures 2 and 4 do not stop early
+LEARNED = ("validation", "training")  # figures of how conflicting samples are learned
+SWEPT = {
+    "correlation": ("erm", "tab", "eta_tab", "minibatch_tab"),
+    "eta": ("erm", "erm_randaug", "tab", "eta_tab"),
+    "minibatch": ("erm", "tab", "minibatch_tab"),
+}
+SEARCHED = {  # the methods whose whole grids a figure shows
+    "selection": ("erm", "tab", "masktune", "lff", "jtt"),
+    "cost": ("erm", "gdro", "lff", "jtt", "masktune", "tab"),
+}
+
+
+def check_figure(name: str) -> None:
+    """Refuse a figure that does not exist."""
+    if name not in FIGURES:
+        raise ValueError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
+
+
+def runs_of_figure(name: str, task: str, seeds: Sequence[int] = (0, 1, 2)) -> list[Planned]:
+    """The runs that a figure of a task is drawn from; none where it shows whole searches instead."""
+    check_figure(name)
+    if name in SEARCHED:
+        return []
+    if name in LEARNED:
+        methods = ("erm",) if name == "validation" else ("erm", "tab")
+        return fixed(task, methods, seeds, DYNAMICS)
+    return [one for spec in swept(task) for one in fixed(spec, SWEPT[name], seeds)]
+
+
+def nothing_conflicts(name: str, task: str) -> ValueError:
+    """The error that a figure cannot be drawn of this task, whatever is run."""
+    return ValueError(
+        f"the figure {name!r} shows samples that break a shortcut, and {task} does not say which do; "
+        "use a task that does, such as digits_even_odd"
+    )
+
+
+def swept(task: str) -> list[str]:
+    """The task with every strength of its correlation.
+
+    >>> swept("cmnist:palette=hues")[0]
+    'cmnist:palette=hues,p=0.5'
+    """
+    name, options = tasks.parse(task)
+    default = _default_strength(name)
+    if default is None:
+        raise ValueError(f"{task} has no strength p to vary; use even_odd, cmnist, digits_even_odd or digits")
+    options.pop("p", None)
+    specs = []
+    for p in STRENGTHS:
+        given = options if p == default else {**options, "p": f"{p:g}"}
+        text = ",".join(f"{key}={value}" for key, value in given.items())
+        specs.append(f"{name}:{text}" if text else name)
+    return specs
+
+
+def base(spec: str) -> tuple[tuple[str, frozenset[tuple[str, str]]], float | None]:
+    """A task without its p, and its p: what runs of one sweep have in common, and what sets them apart."""
+    name, options = parse(spec)
+    options = dict(options)
+    p = options.pop("p", _default_strength(name))
+    return (name, frozenset(options.items())), None if p is None else float(p)
+
+
+def _default_strength(name: str) -> Any:
+    found = task_file(name)
+    return found.options.get("p") if found is not None else None

@@ -49,6 +49,7 @@ import pandas as pd
 from evenhand.bench import pack
 from evenhand.bench.grid import (
     PAIR,
+    PAPER,
     Settings,
     combinations,
     grid_of,
@@ -534,6 +535,30 @@ def result(rows: Frame, method: str, by: str | None = None) -> Result:
         mms=mean_model_selection(wga),
         pou=price(scores(found, by, pseudo), wga),
     )
+
+
+def summary(runs: Frame) -> list[dict[str, Any]]:
+    """What every method reaches on every task: one row of plain values for each."""
+    rows = []
+    for task, own in runs.groupby("task"):
+        for method in sorted(methods(own), key=lambda name: PAPER.index(name) if name in PAPER else 99):
+            found = result(own, method)
+            # Where the selected candidate has a WGA of zero, PoU is of another one, which only a table says.
+            price = None if found.pou is None or not found.wga.mean else found.pou.mean
+            rows.append(
+                {
+                    "task": str(task),
+                    "method": method,
+                    "selected": found.rows.candidate.iloc[0],
+                    "seeds": len(found.rows),
+                    "wga": found.wga.mean,
+                    "wga_deviation": found.wga.deviation,
+                    "pou": price,
+                    "mms": found.mms.mean,
+                    "candidates": found.num_candidates,
+                }
+            )
+    return rows
 
 
 def price(criterion: npt.NDArray[np.float64], wga: npt.NDArray[np.float64]) -> Price | None:

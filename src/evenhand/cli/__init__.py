@@ -10,16 +10,28 @@ import warnings
 
 import typer
 
-from evenhand.cli import train, audit, doctor, bench, data, results, evaluate, apply  # isort: skip  # the order of the help
-from evenhand.cli.common import app, plain_warning, say
+from evenhand.cli import train, audit, doctor, results, bench, data, evaluate, apply  # isort: skip  # the order of the help
+from evenhand.cli.common import app, plain_warning, say, shortened
 
 __all__ = ["app", "apply", "audit", "bench", "data", "doctor", "evaluate", "main", "results", "train"]
 
 
+def _open_standard_streams() -> None:
+    """Give a stream that the caller has closed (`>&-`) a place to go.
+
+    Else the next file that is opened would take its number, and libraries would print into that file.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+
+
 def main() -> None:
     """Run the command line. An error that a user can fix is one sentence, with exit code 2."""
-    # A user's method, task or model may be in the current folder. It never hides a library.
-    sys.path.append("")
+    _open_standard_streams()
     logger = logging.getLogger("evenhand")
     logger.handlers, logger.propagate = [logging.StreamHandler(sys.stderr)], False
     logger.setLevel(logging.INFO)
@@ -30,7 +42,7 @@ def main() -> None:
         rank = os.environ.get("RANK", "0")  # set by torchrun
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         advice = "; free some space, then repeat the command to resume" if full else ""
-        say(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {error}{advice}", err=True)
+        say(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {shortened(error)}{advice}", err=True)
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # typer's exit code for Ctrl-C

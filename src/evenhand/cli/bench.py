@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,165 +20,163 @@ from evenhand.cli.common import (
     TRAIN,
     Data,
     Device,
+    Epochs,
+    Figure,
     Json,
     Limit,
     Quiet,
     Runs,
     Verbose,
     app,
-    console,
+    choices,
+    print_table,
     say,
+    show_table,
 )
 
 if TYPE_CHECKING:
-    from evenhand.bench.agenda import Agenda
-    from evenhand.bench.work import Place
+    from evenhand.bench.grid import Planned, Waves
+    from evenhand.bench.sweep import Agenda
 
 
 @app.command(rich_help_panel=TRAIN)
 def bench(
     tasks: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TASK]...", help="Tasks, such as digits or even_odd:p=0.95."),
+        typer.Argument(metavar="TASK", help="Tasks, such as digits or even_odd:p=0.95."),
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Which methods, with commas between; the paper's six if none is named. "
-            "erm:lr=0.001 searches a part of its grid."
+            help="Methods, separated by commas. The six of the paper if omitted. "
+            "erm:lr=0.001 searches a part of ERM's grid."
         ),
     ] = None,
     no_search: Annotated[
         bool,
         typer.Option(
             "--no-search",
-            help="Each method once, at the task's own recipe; --methods tab,tab:summary=loss gives settings.",
+            help="Run each method once, with the task's recipe. --methods tab,tab:summary=loss sets values.",
         ),
     ] = False,
-    seeds: Annotated[str, typer.Option(help="Which seeds, with commas between.")] = "0,1,2",
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0,1,2",
     runs: Runs = Path("runs"),
     data: Data = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time; under Ray: on each GPU.", min=1)] = 1,
-    engine: Annotated[str, typer.Option(help="local processes, or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; one of its own if none.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at a time. With Ray: on each GPU.", min=1)] = 1,
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="Where runs are executed: local processes or Ray.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(help="Address of a running Ray cluster. Starts a local one if omitted."),
+    ] = None,
     device: Device = "auto",
     figure: Annotated[
-        str | None, typer.Option(help="Run what this figure needs, on even_odd if no task is named.")
+        Figure | None,
+        typer.Option(
+            metavar="FIGURE",
+            help=f"Run what a figure needs, on even_odd if no task is given: {choices(Figure)}.",
+        ),
     ] = None,
-    task: Annotated[list[str] | None, typer.Option(help="Another way to name a task.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    task: Annotated[list[str] | None, typer.Option(metavar="TASK", help="The same as TASK.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
     limit: Limit = None,
-    epochs: Annotated[int | None, typer.Option(help="At most so many epochs a training.", min=1)] = None,
+    epochs: Epochs = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A field of the recipe for all runs, such as model=mobilenet_v2.",
+            help="Recipe field for all runs, such as model=mobilenet_v2. Repeatable.",
         ),
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Begin no run after so many minutes.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Start no run after this many minutes.")] = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Search every method's grid with every seed, and select fairly.
+    """Search the grid of every method with every seed.
 
-    Repeat the command to do what is missing. Exit code 1: some runs failed. Their folders hold
-    failure.json, and the same command tries them again.
+    Repeat the command to do what is missing. Finished runs are not repeated. Exit code 1: some runs failed.
+    Their folders hold failure.json, and the same command tries them again.
     """
-    from evenhand.bench import show, summary
-    from evenhand.bench.launch import launch
-    from evenhand.bench.work import Place
-    from evenhand.core import ranks
-    from evenhand.training import models
+    from evenhand.bench.sweep import Agenda, Local, Ray, Sweep, launch, outline
+    from evenhand.cli import progress
     from evenhand.training.plugins import parse_assignments
     from evenhand.training.store import check_folder
 
-    if engine not in ("local", "ray"):
-        raise ValueError(f"engine must be local or ray, got {engine!r}")
-    if ranks.launched():
-        raise ValueError("a bench starts its own processes, --jobs of them; run it without torchrun")
+    if "RANK" in os.environ:  # a dry run loads no torch, which this import does
+        from evenhand.core import ranks
+
+        if ranks.launched():
+            raise ValueError("a bench starts its own processes, --jobs of them; run it without torchrun")
     if address is not None and engine != "ray":
         raise ValueError("--address is for --engine ray; give both, or leave it out")
     if minutes is not None and not minutes >= 0:
         raise ValueError(f"--minutes must be 0 or more, got {minutes}")
     check_folder(runs, "--runs")
-    place = Place(runs.absolute(), data and data.absolute(), device)
     changes = parse_assignments(settings or [])
     if "model" in changes:
+        from evenhand.training import models
+
         models.check_name(str(changes["model"]))
     if epochs is not None:
         if "epochs" in changes:
             raise ValueError(f"--epochs {epochs} and --set epochs={changes['epochs']} say the same; give one")
         changes["epochs"] = epochs
-    agenda = _agenda(
-        place,
-        _tasks([*(tasks or []), *(task or [])], figure, limit),
-        methods,
-        _seeds(seeds),
-        figure,
-        changes,
-        no_search,
-    )
+    specs = _tasks([*(tasks or []), *(task or [])], figure, limit)
+    root = data and data.absolute()
+    planned, waves = _plan(specs, root, methods, _seeds(seeds), figure, changes, no_search)
+    end = math.inf if minutes is None else time.time() + 60 * minutes
+    sweep = Sweep(runs.absolute(), root, device, planned, waves, end)
     if dry_run:
-        _print_plan(agenda, json_)
+        _print_plan(outline(sweep), json_)
         return
-    with _engine(engine, jobs, place, address) as started, show.choose(jobs, quiet) as watch:
-        launch(agenda, started, watch, math.inf if minutes is None else minutes)
-    records, failures = agenda.records(), agenda.failures()
-    rows = summary.results(records) if records else []
-    if json_:
-        failed = [{"run": entry.planned.words(), "error": entry.error} for entry in failures]
-        content = {"results": summary.as_json(rows), "failed": failed, "left": agenda.left()}
-        typer.echo(json.dumps({**content, "notes": agenda.notes}, indent=1))
-    elif no_search and records:
-        from evenhand.bench.results import frame
-        from evenhand.report import render, tables
-
-        for part in render.terminal(tables.make("compare", frame(records), root=data), 120):
-            _print_table(part)
-    else:
-        _print_table(summary.results_table(rows))
-    _say_what_is_missing(agenda, runs)
-    if failures:
+    agenda = Agenda(sweep)
+    workers = Local(jobs) if engine == "local" else Ray(jobs, device, address)
+    with workers, contextlib.nullcontext() if quiet else progress.choose(jobs) as watcher:
+        launch(agenda, workers, watcher)
+    _print_results(agenda, no_search, data, json_)
+    if left := agenda.left():
+        say(f"evenhand: {left} runs are left; the same command continues", err=True)
+    for entry in agenda.failures():
+        where = runs / entry.path.relative_to(agenda.sweep.runs) / "failure.json"
+        say(f"evenhand: failed: {entry.planned.words()}: {entry.error} ({where})", err=True)
+    if agenda.failures():
         raise typer.Exit(1)
 
 
-def _agenda(
-    place: Place,
-    tasks: list[str],
+def _plan(
+    specs: list[str],
+    data: Path | None,
     methods: str | None,
     seeds: list[int],
     figure: str | None,
     changes: dict[str, Any],
     no_search: bool,
-) -> Agenda:
-    """What is asked for: every method's grid or single runs of it, or what a figure shows."""
-    from evenhand.bench.agenda import Agenda
-    from evenhand.bench.needs import LEARNED, needs, nothing_conflicts, searches
-    from evenhand.bench.plan import PAPER, fixed, split_methods, waves
-    from evenhand.bench.work import load
-    from evenhand.training.evaluation import has_conflicts
+) -> tuple[list[Planned], list[Waves]]:
+    """The runs that are asked for: every method's grid or single runs of it, or what a figure shows."""
+    from evenhand.bench import grid
+    from evenhand.bench.sweep import facts, load
 
-    agenda = Agenda(place)
-    names: Sequence[str] = PAPER if methods is None else split_methods(methods)
-    if no_search and figure is None:
-        agenda.add(one for task in tasks for one in fixed(task, names, seeds, changes))
-        return agenda
+    names: Sequence[str] = grid.PAPER if methods is None else grid.split_methods(methods)
+    planned: list[Planned] = []
     if figure is not None:
         if methods is not None or no_search:
             raise ValueError("--figure says what is run; leave --methods and --no-search out")
-        planned = [one for task in tasks for one in needs(figure, task, seeds)]
-        for spec in tasks if figure in LEARNED else ():
-            if not has_conflicts(load(spec, place.data)):
-                raise nothing_conflicts(figure, spec)
-        agenda.add(dataclasses.replace(one, changes={**one.changes, **changes}) for one in planned)
-        names = searches(figure)
-    if names:
-        loaded = [load(spec, place.data) for spec in dict.fromkeys(tasks)]
-        agenda.add_waves([waves(task, names, seeds, changes) for task in loaded])
-    return agenda
+        for spec in specs:
+            planned += grid.runs_of_figure(figure, spec, seeds)
+            if figure in grid.LEARNED:
+                from evenhand.training.evaluation import has_conflicts
+
+                if not has_conflicts(load(spec, data)):
+                    raise grid.nothing_conflicts(figure, spec)
+        planned = [dataclasses.replace(one, changes={**one.changes, **changes}) for one in planned]
+        names = grid.SEARCHED.get(figure, ())
+    elif no_search:
+        return [one for spec in specs for one in grid.fixed(spec, names, seeds, changes)], []
+    known = [facts(spec, data) for spec in dict.fromkeys(specs)] if names else []
+    return planned, [grid.waves(task.spec, names, seeds, changes, task.grouped) for task in known]
 
 
 def _tasks(given: list[str], figure: str | None, limit: int | None) -> list[str]:
@@ -194,54 +195,91 @@ def _seeds(text: str) -> list[int]:
     return list(dict.fromkeys(map(int, numbers)))
 
 
-def _engine(name: str, jobs: int, place: Place, address: str | None) -> Any:
-    if name == "local":
-        from evenhand.bench.local import Local
+def _print_results(agenda: Agenda, no_search: bool, data: Path | None, json_: bool) -> None:
+    from evenhand.bench.results import frame, summary
 
-        return Local(jobs, place)
-    from evenhand.bench.ray_engine import Ray
+    runs = frame(agenda.records())
+    rows = summary(runs)
+    if json_:
+        failed = [{"run": entry.planned.words(), "error": entry.error} for entry in agenda.failures()]
+        content = {"results": rows, "failed": failed, "left": agenda.left(), "notes": agenda.notes}
+        typer.echo(json.dumps(content, indent=1))
+    elif no_search and len(runs):
+        from evenhand.report import tables
 
-    return Ray(jobs, place, address)
+        show_table(tables.make("compare", runs, root=data))
+    else:
+        cells = [
+            (
+                row["task"],
+                row["method"],
+                row["selected"] or "–",
+                f"{100 * row['wga']:.1f} ± {100 * row['wga_deviation']:.1f}",
+                str(row["seeds"]),
+                "–" if row["pou"] is None else f"{row['pou']:.3f}",
+                f"{100 * row['mms']:.1f}",
+            )
+            for row in rows
+        ]
+        words = ("task", "method", "selected")
+        print_table("", (*words, "WGA", "seeds", "PoU", "MMS"), cells, words)
 
 
 def _print_plan(agenda: Agenda, json_: bool) -> None:
-    from evenhand.bench import summary
-
-    lines = summary.estimates(agenda)
+    lines = estimates(agenda)
     if json_:
-        typer.echo(json.dumps({"plan": summary.as_json(lines), "notes": agenda.notes}, indent=1))
+        plan = [{**line, "note": note} for line, note in lines]
+        typer.echo(json.dumps({"plan": plan, "notes": agenda.notes}, indent=1))
         return
-    _print_table(summary.estimates_table(lines))
-    say("An epoch is one pass over the task's training samples; trainings stop early, so these are bounds.")
-    notes = [f"{line.method}: {line.note}" for line in lines if line.note]
+    words, numbers = ("task", "method"), ("candidates", "seeds", "runs", "done", "epochs")
+    cells = [[line[name] for name in words] + [f"{line[name]:,}" for name in numbers] for line, _ in lines]
+    totals = [f"{sum(line[name] for line, _ in lines):,}" for name in numbers[2:]]
+    print_table("", (*words, *numbers[:-1], "epochs ≤"), [*cells, ["total", "", "", "", *totals]], words)
+    say("An epoch is one pass over the task's training samples. Trainings stop early, so these are bounds.")
+    notes = [f"{line['method']}: {note}" for line, note in lines if note]
     if agenda.later:
         notes.append("the second wave waits for erm's selection, so which of its runs are done is not known")
+    if any(line["done"] for line, _ in lines):
+        notes.append(
+            "done: finished runs with these settings; the bench also compares their data and arithmetic"
+        )
     for note in dict.fromkeys([*notes, *agenda.notes]):
         say(f"- {note}")
 
 
-def _print_table(table: Any) -> None:
-    out = console()
-    if not out.is_terminal:  # a file has no width that a table must fit
-        out.width = 120
-    out.print(table)
+def estimates(agenda: Agenda) -> list[tuple[dict[str, Any], str]]:
+    """The plan of every task and method, with a note; epochs are those of runs that are not done, at most."""
+    from evenhand.bench.grid import declared_method
+    from evenhand.bench.sweep import facts
+    from evenhand.cli.progress import by_state
 
-
-def _say_what_is_missing(agenda: Agenda, runs: Path) -> None:
-    left = agenda.left()
-    if left:
-        say(f"evenhand: {left} runs are left; the same command continues", err=True)
-    for entry in agenda.failures():
-        where = runs / entry.path.relative_to(agenda.place.runs) / "failure.json"
-        say(f"evenhand: failed: {entry.planned.words()}: {entry.error} ({where})", err=True)
+    lines = []
+    planned = [entry.planned for entry in agenda.entries.values()] + agenda.expected()
+    for (spec, method), counts in by_state(agenda).items():
+        own = [one for one in planned if (one.spec, one.method) == (spec, method)]
+        seeds = len({one.seed for one in own})
+        recipe, left = facts(spec, agenda.sweep.data).recipe, counts.total() - counts["done"]
+        epochs = max(recipe.replace(**one.changes).epochs for one in own)
+        constants = declared_method(method).constants
+        line = {
+            "task": spec,
+            "method": method,
+            "candidates": len(own) // seeds,
+            "seeds": seeds,
+            "runs": len(own),
+            "done": counts["done"],
+            "epochs": round(left * epochs * getattr(constants, "COST", 1.0)),
+        }
+        lines.append((line, getattr(constants, "COST_NOTE", "")))
+    return lines
 
 
 @app.command(rich_help_panel=RESULTS)
 def pack(
     runs: Runs = Path("runs"),
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .zip file to write.")] = Path("records.zip"),
+    out: Annotated[Path, typer.Option("--out", "-o", help=".zip file to write.")] = Path("records.zip"),
 ) -> None:
-    """Pack the records of all finished runs into one small file."""
+    """Pack the records of all finished runs into one file."""
     from evenhand.bench import pack as records
 
     if out.suffix != ".zip":  # by which `load` knows it again
@@ -253,10 +291,13 @@ def pack(
 
 @app.command(rich_help_panel=RESULTS)
 def unpack(
-    file: Annotated[Path, typer.Argument(help="A file that `evenhand pack` wrote.")],
+    file: Annotated[Path, typer.Argument(help="File written by `evenhand pack`.")],
     runs: Runs = Path("runs"),
 ) -> None:
-    """Add packed runs to a runs folder, so that a bench continues from them."""
+    """Add packed runs to a runs folder.
+
+    A bench with this folder continues from them.
+    """
     from evenhand.bench import pack as records
 
     added, kept = records.unpack(file, runs)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from evenhand.training.log import printable
 
 if TYPE_CHECKING:
+    from evenhand.report.render import Table
     from evenhand.training.record import Record
 
 START, TRAIN, RESULTS, OWN = "Start here", "Train and compare", "Read results", "Your own training or data"
@@ -22,6 +23,19 @@ STYLE: dict[str, Any] = {
 }
 app = typer.Typer(name="evenhand", add_completion=False, pretty_exceptions_enable=False, **STYLE)
 
+
+def choices(kind: Any) -> str:
+    """The values of a Literal for a help text. As a metavar, a long list would be broken inside a word.
+
+    >>> choices(Literal["md", "csv", "html"])
+    'md, csv or html'
+    """
+    *others, last = get_args(kind)
+    return f"{', '.join(others)} or {last}"
+
+
+Figure = Literal["validation", "selection", "training", "correlation", "cost", "eta", "minibatch"]
+LONGEST = 2000  # characters of an error or a warning
 MOST_SEED = 2**32 - 1
 Seed = Annotated[
     int,
@@ -29,9 +43,9 @@ Seed = Annotated[
         metavar="SEED", help="Determines the initial weights and the batch order.", min=0, max=MOST_SEED
     ),
 ]
-Runs = Annotated[Path, typer.Option(help="Folder of runs. A finished run is returned, not repeated.")]
+Runs = Annotated[Path, typer.Option(help="Folder of runs.")]
 Data = Annotated[Path | None, typer.Option(help="Folder of the datasets.", envvar="EVENHAND_DATA")]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Device to compute on.")]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N|mps", help="Device to compute on.")]
 Epochs = Annotated[int | None, typer.Option(help="Maximum number of epochs of each training.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -77,11 +91,17 @@ def say(text: object, *, err: bool = False) -> None:
     typer.echo("\n".join(map(printable, str(text).split("\n"))), err=err)
 
 
+def shortened(text: object) -> str:
+    """The text of an error, which may quote a whole file, without its middle."""
+    said = str(text)
+    return said if len(said) <= LONGEST else f"{said[: LONGEST // 2]} … {said[-LONGEST // 2 :]}"
+
+
 def plain_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """A warning in one line, without the code that raised it: a user cannot change that code."""
-    return f"evenhand: warning: {printable(message)}\n"
+    return f"evenhand: warning: {printable(shortened(message))}\n"
 
 
 def console() -> Any:
@@ -97,17 +117,26 @@ def console() -> Any:
     return Plain()
 
 
+def show_table(table: Table) -> None:
+    """Print a table. A file or a pipe has no width that the table must fit, so it gets 120 columns."""
+    from evenhand.report.render import terminal
+
+    out = console()
+    if not out.is_terminal:
+        out.width = 120
+    out.print(*terminal(table, out.width), sep="\n")
+
+
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str] | None = None
 ) -> None:
     """Print texts as a table. The columns in `words`, by default the first, are flush left and may wrap."""
-    from evenhand.report.render import Column, Section, Table, terminal
+    from evenhand.report.render import Column, Section, Table
 
     words = columns[:1] if words is None else words
     heads = [Column(name, words=name in words) for name in columns]
     listing = [dict(zip(columns, row, strict=True)) for row in rows]
-    out = console()
-    out.print(*terminal(Table("", title, heads, [Section("", listing)]), out.width), sep="\n")
+    show_table(Table("", title, heads, [Section("", listing)]))
 
 
 def print_results(records: list[Record], json_: bool) -> None:

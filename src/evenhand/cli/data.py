@@ -51,7 +51,7 @@ def data_fetch(task: Task, data: Data = None) -> None:
 
 @data_app.command("prepare")
 def data_prepare(task: Task, data: Data = None, json_: Json = False, verbose: Verbose = False) -> None:
-    """Unpack and decode the images of a task once. Resumes if interrupted."""
+    """Unpack and decode the images of a task. Resumes if interrupted."""
     from evenhand.tasks import datasets
 
     _print_report(datasets.prepare(task, data), json_)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from evenhand.cli.common import OWN, app
-from evenhand.cli.results import print_or_write
+from evenhand.cli.results import Form, form_of, print_or_write
 
 
 @app.command(rich_help_panel=OWN)
@@ -31,12 +31,15 @@ def evaluate(
     least: Annotated[int, typer.Option(help="Leave out groups with fewer samples.", min=1)] = 10,
     depth: Annotated[int, typer.Option(help="Columns to intersect at most, with the label.", min=1)] = 3,
     most: Annotated[int, typer.Option(help="Groups to print. A file holds all of them.", min=1)] = 20,
-    form: Annotated[str | None, typer.Option("--format", help="md, csv, latex, json or html.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,
+    form: Annotated[Form | None, typer.Option("--format", help="Output format.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write. Its ending sets the format.")
+    ] = None,
 ) -> None:
     """Score any model's predictions by group, worst first: accuracy and calibration with intervals."""
     from evenhand.by_group import evaluate as evaluate_
 
+    form = form_of(form, out)
     columns = [name.strip() for name in groups.split(",") if name.strip()]
     settings = {"prediction": prediction, "probability": probability, "least": least, "depth": depth}
     made = evaluate_(predictions, label=label, groups=columns, **settings)  # type: ignore[arg-type]

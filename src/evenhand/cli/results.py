@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from evenhand.cli.common import RESULTS, Data, Verbose, app, console, say
+from evenhand.cli.common import RESULTS, Data, Figure, Verbose, app, choices, say, show_table
 
 if TYPE_CHECKING:
     from evenhand.report.render import Table
@@ -17,44 +17,47 @@ if TYPE_CHECKING:
 
 Sources = Annotated[
     list[Path],
-    typer.Option("--runs", help="A folder of runs, or a packed .zip of records; may be given several times."),
+    typer.Option("--runs", metavar="PATH", help="Folder of runs, or .zip of packed records. Repeatable."),
 ]
 Tasks = Annotated[
-    list[str] | None, typer.Option("--task", help="Only this task; may be given several times.")
+    list[str] | None, typer.Option("--task", metavar="TASK", help="Only this task. Repeatable.")
 ]
 HERE = [Path("runs")]
-ENDINGS = {".md": "md", ".csv": "csv", ".tex": "latex", ".json": "json", ".html": "html"}  # of a table's file
+TableName = Literal["1", "2", "datasets", "methods", "selected", "cost", "field", "compare"]
+Criterion = Literal["accuracy", "wga", "worst_class", "worst_pseudo_group"]
+Form = Literal["md", "csv", "latex", "json", "html"]
+ENDINGS: dict[str, Form] = {".md": "md", ".csv": "csv", ".tex": "latex", ".json": "json", ".html": "html"}
 
 
 @app.command(rich_help_panel=RESULTS)
 def table(
-    name: Annotated[str, typer.Argument(help="1, 2, datasets, methods, selected, cost or compare.")],
+    name: Annotated[TableName, typer.Argument(metavar="NAME", help=f"{choices(TableName)}.")],
     runs: Sources = HERE,
     task: Tasks = None,
     by: Annotated[
-        str | None,
+        Criterion | None,
         typer.Option(
-            help="Select by validation accuracy, wga, worst_class or worst_pseudo_group; "
-            "by default as the paper does."
+            metavar="SCORE",
+            help=f"Score on the validation set that selects: {choices(Criterion)}. "
+            "The paper's choice if omitted.",
         ),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(help="compare: what the others are compared with, such as erm, or a name in the table."),
+        typer.Option(help="For compare: the row to compare with, such as erm or a name in the table."),
     ] = None,
-    form: Annotated[str | None, typer.Option("--format", help="md, csv, latex, json or html.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,
+    form: Annotated[Form | None, typer.Option("--format", help="Output format.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write. Its ending sets the format.")
+    ] = None,
     data: Data = None,
     verbose: Verbose = False,
 ) -> None:
-    """Print one of the paper's tables, with our numbers beside the paper's."""
+    """Print a table of results beside the paper's numbers."""
     from evenhand.bench import results
     from evenhand.report import tables
 
-    tables.check(name)
-    if by is not None and by not in results.CRITERIA:
-        raise ValueError(f"--by must be one of {', '.join(results.CRITERIA)}, got {by!r}")
-    _checked(form, out)
+    form = form_of(form, out)
     optional = name in ("methods", "datasets")  # they say something without any run
     records = [] if name == "methods" else _records(runs, optional=optional)
     folders = sorted({*runs, *(record.path.parents[2] for record in records)})  # packed ones lie elsewhere
@@ -64,48 +67,46 @@ def table(
     print_or_write(made, form, out)
 
 
-def print_or_write(made: Table, form: str | None, out: Path | None) -> None:
-    """Print a table, or write it to a file, whose ending says the form unless `form` does."""
+def print_or_write(made: Table, form: Form | None, out: Path | None) -> None:
+    """Write a table to a file, or print it: fitted to a terminal, or in a form for a pipe."""
     from evenhand.report import render
 
-    form = _checked(form, out)
     if out is not None:
         from evenhand.training.store import write_bytes
 
         write_bytes(out, render.write(made, form or "md").encode())
         say(out)
     elif form is None and sys.stdout.isatty():
-        for part in render.terminal(made, console().width):
-            console().print(part)
+        show_table(made)
     else:
         typer.echo(render.write(made, form or "md"), nl=False)
 
 
-def _checked(form: str | None, out: Path | None) -> str | None:
-    """The form of a table's file; raises ValueError for a form or a file that cannot be written."""
-    from evenhand.report import render
-
-    if form is not None and form not in render.FORMATS:
-        raise ValueError(f"--format must be one of {', '.join(render.FORMATS)}, got {form!r}")
+def form_of(form: Form | None, out: Path | None) -> Form | None:
+    """The form that was asked for, or that the file's ending says; None for a table on the terminal."""
     return form if out is None else form or _form(_file(out, "table.md"))
 
 
 @app.command(rich_help_panel=RESULTS)
 def figure(
-    name: Annotated[str | None, typer.Argument(help="Which figure; --list shows them.")] = None,
+    name: Annotated[Figure | None, typer.Argument(metavar="NAME", help=f"{choices(Figure)}.")] = None,
     runs: Sources = HERE,
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", help="Only this task; several times for correlation, eta and minibatch."),
+        typer.Option(
+            "--task",
+            metavar="TASK",
+            help="Only this task. Repeatable for correlation, eta and minibatch.",
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The .svg, .png or .pdf to write; NAME.svg if none.")
+        Path | None, typer.Option("--out", "-o", help=".svg, .png or .pdf to write. NAME.svg if omitted.")
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Say which figures there are.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the figures and what they show.")] = False,
     verbose: Verbose = False,
 ) -> None:
     """Draw one of the paper's figures."""
-    from evenhand.bench.needs import FIGURES, check
+    from evenhand.bench.grid import FIGURES
 
     if list_:
         for each, what in FIGURES.items():
@@ -113,7 +114,6 @@ def figure(
         return
     if name is None:
         raise ValueError(f"name a figure: {', '.join(FIGURES)}; --list says what they show")
-    check(name)
     from evenhand.bench import results
     from evenhand.report import figures
 
@@ -127,14 +127,22 @@ def figure(
 def report(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help="Run folders; all of --runs if none is given."),
+        typer.Argument(metavar="RUN", help="Folders of runs to show. All of --runs if omitted."),
     ] = None,
     runs: Sources = HERE,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .html to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help=".html file to write.")] = Path("report.html"),
     data: Data = None,
+    trust: Annotated[
+        list[str],
+        typer.Option(
+            metavar="MODULE",
+            help="Task of your own (package.module) that the runs name and that may be imported, to show "
+            "its samples.",
+        ),
+    ] = [],  # noqa: B006
     verbose: Verbose = False,
 ) -> None:
-    """Write one self-contained page: what was found, and what it changed."""
+    """Write one page: what was found, and what it changed."""
     from evenhand.report.page import build, task_loader
     from evenhand.training.record import Record, is_finished
 
@@ -147,7 +155,7 @@ def report(
                 f"for a folder of runs use --runs {folder}"
             )
     records = [Record(folder) for folder in folders] if folders else _records(runs)
-    say(build(records, out, load_task=task_loader(data)))
+    say(build(records, out, load_task=task_loader(data, trust)))
 
 
 def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:
@@ -174,8 +182,8 @@ def _file(out: Path, example: str) -> Path:
     return out
 
 
-def _form(out: Path) -> str:
-    """The form that a file's name asks for."""
+def _form(out: Path) -> Form:
+    """The format that a file's ending stands for."""
     if out.suffix.lower() not in ENDINGS:
         raise ValueError(
             f"a table's file must end with {', '.join(ENDINGS)}, got {str(out)!r}; "

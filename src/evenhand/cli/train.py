@@ -34,7 +34,7 @@ def demo(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """See it work: train on coloured digits and write a page. Takes a minute."""
+    """Train on coloured digits and write a page, in a minute."""
     from evenhand import tasks
     from evenhand.core import ranks
     from evenhand.report.page import build
@@ -60,7 +60,7 @@ def run(
     method: Annotated[str, typer.Argument(help="A method, such as erm or tab.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME=VALUE]...", help="Hyperparameters of the method, or recipe fields."),
+        typer.Argument(metavar="NAME=VALUE", help="Hyperparameters of the method, or recipe fields."),
     ] = None,
     seed: Seed = 0,
     runs: Runs = Path("runs"),

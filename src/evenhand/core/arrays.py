@@ -28,7 +28,7 @@ def _is_tensor(values: object) -> bool:
 
 
 def as_numpy(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    """What a caller handed over, as a numpy array in this machine's byte order; copied only if it must be."""
+    """The values as a numpy array in this machine's byte order; copied only if it must be."""
     try:
         if _is_tensor(values):
             tensor: Any = values.detach().cpu().resolve_conj().resolve_neg()  # type: ignore[union-attr]
@@ -175,10 +175,39 @@ def _explained(error: Exception, path: str | Path, what: str) -> Exception:
     return ValueError(f"{path} should hold {what}, but it cannot be read: {reason}")
 
 
-def compact_positions(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def as_labels(labels: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
+    """One class per sample: whole numbers, truth values or strings."""
+    names = as_numpy(labels, "labels")
+    if names.ndim != 1:
+        raise ValueError(f"labels must hold one class per sample, got shape {names.shape}")
+    if names.dtype.kind not in "iubU":
+        raise ValueError(f"labels must be whole numbers or strings, got {names.dtype}")
+    if names.dtype.kind == "U" and names.nbytes:
+        letters = np.ascontiguousarray(names).view(np.uint32)
+        if letters.max() > 0x10FFFF:  # only a damaged file holds such; Python cannot even print them
+            raise ValueError("labels must be strings of Unicode characters, but some hold others")
+    return names
+
+
+def as_matrix(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+    """Real numbers shaped (samples, epochs), each sample's side by side in memory; copied if they are not."""
+    array = as_real(values, name)
+    if array.ndim != 2:
+        raise ValueError(f"{name} must be shaped (samples, epochs), got {array.shape}")
+    if 0 in array.shape:
+        raise ValueError(f"{name} need at least one sample and one epoch, got shape {array.shape}")
+    if array.flags.c_contiguous and array.flags.writeable:
+        return array
+    copy = np.empty(array.shape, array.dtype)
+    for start in range(0, len(array), 1 << 16):  # by parts, so that columns of a mapped file are read in turn
+        copy[start : start + (1 << 16)] = array[start : start + (1 << 16)]
+    return copy
+
+
+def class_positions(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The distinct labels, ascending, and which of them each sample has, in as few bytes as hold it.
 
-    >>> compact_positions(np.array([7, 3, 7]))
+    >>> class_positions(np.array([7, 3, 7]))
     (array([3, 7]), array([1, 0, 1], dtype=uint8))
     """
     chunks = [slice(start, start + _CHUNK) for start in range(0, len(labels), _CHUNK)]

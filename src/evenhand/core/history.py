@@ -1,4 +1,4 @@
-"""LossHistory: every sample's loss in every epoch, in memory or in a file that grows epoch by epoch."""
+"""LossHistory: every sample's loss in every epoch, in memory or in a file. LossSummary: only their mean."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from evenhand.core import ranks
 from evenhand.core.arrays import as_batch, value_device, whole_number
-from evenhand.core.epoch_log import EpochLog
-from evenhand.core.history_file import NUMPY, HistoryFile
+from evenhand.core.history_storage import NUMPY, EpochLog, HistoryFile
+
+Of = Literal["loss", "error"]  # the loss itself, or 1 - exp(-loss): the probability of any other label
 
 
 class LossHistory:
@@ -32,7 +34,7 @@ class LossHistory:
     become 65504); bool keeps whether the mean is at least one half.
 
     `across_ranks`: every rank of a distributed training records what it has seen and keeps a part of the
-    samples, one stretch of the rows, in memory or in the one file that all of them write to. `end_epoch`, and
+    samples, one range of the rows, in memory or in the one file that all of them write to. `end_epoch`, and
     without a file also `losses`, then exchange values, so every rank must call them.
 
     >>> history = LossHistory(3)
@@ -62,7 +64,7 @@ class LossHistory:
         self._spare: EpochLog | None = None  # to use again
         self._columns: list[Tensor] = []  # of a history without a file
         self._shared = across_ranks and ranks.count() > 1
-        self._own = slice(*ranks.part(num_samples)) if self._shared else slice(0, num_samples)
+        self._shard = slice(*ranks.part(num_samples)) if self._shared else slice(0, num_samples)
         self._file = None if self.path is None else HistoryFile(self.path, num_samples, dtype)
         self._num_epochs = ranks.from_first(self._epochs_on_disk) if self._shared else self._epochs_on_disk()
         self._begun_at = self._num_epochs
@@ -85,7 +87,7 @@ class LossHistory:
             columns = torch.stack(self._columns)
             if self._shared:
                 whole = torch.zeros(self._num_epochs, self.num_samples, dtype=torch.float32)
-                whole[:, self._own] = columns.float()
+                whole[:, self._shard] = columns.float()
                 columns = ranks.add(whole).to(self.dtype)
             return columns.t()
         return torch.from_numpy(self._file.mapped())
@@ -107,7 +109,7 @@ class LossHistory:
     def end_epoch(self, *, wait: bool = True) -> None:
         """End the epoch: its losses become the history's next column.
 
-        Unless told to `wait` for that, the column is made and written at the next `fetch`, when a device has
+        Without `wait`, the column is made and written at the next `fetch`, when a device has
         been given other work, or when something needs it; what is wrong with it is raised there, and what
         has not been written when the process ends is lost, so call `flush` at the end. The first epoch,
         where mistakes show, is always waited for. An epoch that could not be written can be tried again, by
@@ -147,7 +149,7 @@ class LossHistory:
         if self._file is None:
             self._columns[self._num_epochs :] = [column]
         elif self._shared:
-            self._file.append_part(column, self._own.start, self._num_epochs)
+            self._file.append_part(column, self._shard.start, self._num_epochs)
         else:
             self._file.append(column, self._num_epochs)
         self._ended, self._spare, self._num_epochs, self._failed = None, log, self._num_epochs + 1, False
@@ -250,7 +252,7 @@ class LossHistory:
     def _last_column(self) -> Tensor:
         if self._file is None:
             return self._columns[-1]
-        return torch.from_numpy(self._file.mapped()[self._own, -1])
+        return torch.from_numpy(self._file.mapped()[self._shard, -1])
 
 
 # What is still to be written is this process's to write: one that is forked does not know of it.
@@ -267,7 +269,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
-    """Raise for a wrong index or loss; on the CPU, where a look at all of them is two small steps."""
+    """Raise for a wrong index or loss; on the CPU, where checking all of them is cheap."""
     if len(index) == 0:
         return
     low, high = index.aminmax()
@@ -277,3 +279,92 @@ def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
     if not math.isfinite(losses.sum().item()) and not bool((finite := losses.isfinite()).all()):
         at = int((~finite).nonzero()[0])
         raise ValueError(f"losses must be finite, got {float(losses[at])} for sample {int(index[at])}")
+
+
+class LossSummary:
+    """The mean of every sample's recorded losses, or of its probabilities of error: O(samples) memory.
+
+    `record` as LossHistory does, but nothing is kept per epoch. Summaries of several processes, or of the
+    parts of a training that was interrupted, are merged by adding their sums and counts.
+
+    >>> summary = LossSummary(3, of="loss")
+    >>> summary.record([0, 1, 2], [1.0, 2.0, 3.0]); summary.record([0, 1], [3.0, 2.0])
+    >>> summary.values.tolist()
+    [2.0, 2.0, 3.0]
+    """
+
+    def __init__(self, num_samples: int, *, of: Of = "error", device: str | torch.device = "cpu") -> None:
+        _check_kind(of)
+        self.num_samples, self.of = whole_number(num_samples, "num_samples", least=1), of
+        self.sums = torch.zeros(self.num_samples, dtype=torch.float32, device=value_device(device))
+        self.counts = torch.zeros_like(self.sums, dtype=torch.int32)
+
+    def record(self, index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> None:
+        """Add the losses of one batch, (batch,), of the samples at `index`, (batch,) integers."""
+        where, values = as_batch(index, losses)
+        where, values = where.to(self.sums.device), values.to(self.sums.device).float()
+        if self.sums.device.type == "cpu" and len(where):  # a GPU checks by itself, without being waited for
+            low, high = int(where.min()), int(where.max())
+            if low < 0 or high >= self.num_samples:
+                raise ValueError(f"index must lie in 0 … {self.num_samples - 1}, got {low} … {high}")
+        self.sums.index_add_(0, where, _measured(values, self.of))
+        self.counts.index_add_(0, where, torch.ones_like(where, dtype=torch.int32))
+
+    def merge(self, other: LossSummary) -> None:
+        """Take in what another process has recorded of the same samples."""
+        if (other.num_samples, other.of) != (self.num_samples, self.of):
+            raise ValueError(
+                f"a summary of {self.num_samples} samples ({self.of}) cannot take in one of "
+                f"{other.num_samples} ({other.of})"
+            )
+        self.sums += other.sums.to(self.sums.device)
+        self.counts += other.counts.to(self.counts.device)
+
+    def merge_ranks(self) -> None:
+        """Take in what all ranks of a distributed training have recorded; every rank calls it, once."""
+        ranks.add(self.sums)
+        ranks.add(self.counts)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold."""
+        return {"sums": self.sums, "counts": self.counts}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from a checkpoint."""
+        if state["sums"].shape != self.sums.shape:
+            raise ValueError(f"the state has {len(state['sums'])} samples, expected {self.num_samples}")
+        self.sums.copy_(state["sums"])
+        self.counts.copy_(state["counts"])
+
+    @property
+    def values(self) -> npt.NDArray[np.float32]:
+        """Every sample's mean, (samples,); of one never seen, the mean of the others."""
+        seen = self.counts > 0
+        if not seen.any():
+            raise ValueError("nothing has been recorded; call record(index, losses) for every batch")
+        means = self.sums / self.counts.clamp(min=1)
+        means[~seen] = means[seen].mean()
+        if not torch.isfinite(means).all():
+            raise ValueError("losses must be finite; lower the learning rate or check the inputs")
+        return means.cpu().numpy()
+
+
+def summarise(losses: npt.NDArray[Any] | Tensor, of: Of) -> npt.NDArray[np.float32]:
+    """The same of a recorded history, (samples, epochs), read epoch by epoch: O(samples) memory."""
+    _check_kind(of)
+    if losses.ndim != 2 or 0 in losses.shape:
+        raise ValueError(f"losses must be shaped (samples, epochs), got {tuple(losses.shape)}")
+    total = torch.zeros(len(losses), dtype=torch.float64)
+    for epoch in range(losses.shape[1]):
+        total += _measured(torch.as_tensor(np.asarray(losses[:, epoch])).float(), of)
+    mean: npt.NDArray[np.float32] = (total / losses.shape[1]).float().numpy()
+    return mean
+
+
+def _measured(losses: Tensor, of: Of) -> Tensor:
+    return losses if of == "loss" else -torch.expm1(-losses)
+
+
+def _check_kind(of: str) -> None:
+    if of not in ("loss", "error"):
+        raise ValueError(f"of must be 'loss' or 'error', got {of!r}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from evenhand.core.arrays import as_numpy, as_real, compact_positions, read_arrays
-from evenhand.core.kmeans import TwoMeans, as_labels, as_matrix, class_positions, on_device, two_means
-from evenhand.core.pieces import side_by_side
-from evenhand.core.streaming import STREAMED, streamed
-from evenhand.core.summary import Cut, cut_in_two
+from evenhand.core.arrays import as_labels, as_matrix, as_numpy, as_real, class_positions, read_arrays
+from evenhand.core.passes import check_values, thread_pool
+from evenhand.core.search import Cut, cut_in_two
+from evenhand.core.twomeans import TwoMeans, as_positions, check_lengths, on_device, split_classes
 
 LARGEST = 1e100  # of a loss: squares of larger ones may overflow
 _CHUNK = 1 << 22  # samples worked on at once
@@ -80,7 +80,10 @@ class Partition:
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays, unsplit=np.array(unsplit), strength=np.array(self.strength))
         new = Path(f"{path}.new")
-        new.write_bytes(buffer.getvalue())
+        with new.open("wb") as file:
+            file.write(buffer.getvalue())
+            file.flush()
+            os.fsync(file.fileno())  # before the rename, which a loss of power may not undo
         new.replace(path)  # so that a file that exists is whole
 
     @staticmethod
@@ -151,9 +154,8 @@ def partition(
     ([False, False, True, False], [[2, 1], [1, 0]], {1: 'one sample'})
     """
     names = as_labels(labels)
-    if on_device(losses) and cluster is None and not across_ranks:
-        return _from_device(losses, names)
-    losses = as_real(losses, "losses")
+    if not on_device(losses) or cluster is not None or across_ranks:
+        losses = as_real(losses, "losses")
     if losses.ndim == 1:
         if cluster is not None or across_ranks:
             raise ValueError(
@@ -161,18 +163,20 @@ def partition(
                 if cluster is not None
                 else "across_ranks is for histories; numbers, one per sample, are split by one rank"
             )
-        return _of_numbers(losses, names)
-    if losses.ndim == 2 and len(names) != len(losses):
-        raise ValueError(
-            f"losses and labels must have one row per sample, got {len(losses)} and {len(names)}"
-        )
-    if cluster is None and losses.ndim == 2 and (losses.size > STREAMED or across_ranks):
-        found = streamed(losses, names, name="losses", largest=LARGEST, across_ranks=across_ranks)
-        return _of_clusters(found, names, *_among(found.classes, names))
-    histories = _losses(losses)
+        return _of_numbers(as_real(losses, "losses"), names)
     classes, position = class_positions(names)
-    given = None if cluster is None else _own_clusters(histories, position, classes, cluster)
-    return _of_clusters(two_means(histories, position, assignment=given), names, classes, position)
+    given = None
+    if cluster is not None:
+        given = _user_clusters(as_matrix(losses, "losses"), classes, position, cluster)
+    options: dict[str, Any] = {"name": "losses", "largest": LARGEST, "across_ranks": across_ranks}
+    if on_device(losses):
+        found = split_classes(losses, as_positions(position, len(classes)).to(losses.device), **options)
+    else:
+        found = split_classes(losses, names if across_ranks else position, assignment=given, **options)
+    if across_ranks:  # other ranks may have samples of other classes
+        table = np.searchsorted(found.classes, classes).astype(np.min_scalar_type(len(found.classes)))
+        classes, position = found.classes, table[position]
+    return _of_clusters(found, names, classes, position)
 
 
 def of_mask(mask: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike) -> Partition:
@@ -202,25 +206,6 @@ def of_mask(mask: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike) -> Par
     return Partition(marked, names, classes, sizes, np.zeros(len(classes)), margin, unsplit)
 
 
-def _from_device(losses: Tensor, names: npt.NDArray[Any]) -> Partition:
-    """The partition of many histories on a GPU, found there; the answer comes to the CPU."""
-    if len(names) != len(losses):
-        raise ValueError(
-            f"losses and labels must have one row per sample, got {len(losses)} and {len(names)}"
-        )
-    classes, position = compact_positions(names)
-    kind = np.uint8 if len(classes) <= 256 else np.int32
-    found = two_means(losses, torch.from_numpy(position.astype(kind, copy=False)).to(losses.device))
-    found = replace(found, assignment=found.assignment.cpu(), margin=found.margin.cpu())
-    return _of_clusters(found, names, classes, position)
-
-
-def _among(classes: npt.NDArray[Any], names: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The classes, which may be more than these samples have, and which of them each sample has."""
-    own, position = compact_positions(names)
-    return classes, np.searchsorted(classes, own).astype(np.min_scalar_type(len(classes) - 1))[position]
-
-
 def _of_clusters(
     found: TwoMeans, names: npt.NDArray[Any], classes: npt.NDArray[Any], position: npt.NDArray[Any]
 ) -> Partition:
@@ -229,7 +214,7 @@ def _of_clusters(
     split = sizes[:, 1] > 0
     flip = sizes[:, 1] > sizes[:, 0]  # cluster 1, of the higher mean loss, is the minority of equals
     sizes = np.where(flip[:, None], sizes[:, ::-1], sizes)
-    minority, margin, sign = found.assignment.numpy(), found.margin.numpy(), np.where(flip, -1, 1)
+    minority, margin, sign = found.assignment.cpu().numpy(), found.margin.cpu().numpy(), np.where(flip, -1, 1)
     for part in _parts(len(names)):
         minority[part] = (minority[part] ^ flip[position[part]]) & split[position[part]]
         margin[part] *= sign.astype(np.float32)[position[part]]
@@ -250,12 +235,12 @@ def _of_numbers(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Partition
             f"losses and labels must hold one number each per sample, got {len(values)} {values.dtype} "
             f"and {len(labels)} labels"
         )
-    for part in _parts(len(values)):
-        _check_size(values[part])
     values = values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
-    classes, position = compact_positions(labels)
+    for part in _parts(len(values)):
+        check_values(torch.from_numpy(values[part]), "losses", LARGEST, first_row=part.start)
+    classes, position = class_positions(labels)
     minority, margin = np.zeros(len(values), bool), np.empty(len(values), np.float32)
-    # The margins' place serves first to sort the numbers in, where they fit.
+    # The memory of the margins serves first to sort the numbers in, where they fit.
     cuts = _cuts(
         values, position, len(classes), margin if values.dtype == np.float32 else np.empty_like(values)
     )
@@ -273,30 +258,30 @@ def _of_numbers(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Partition
         threshold[c], middle[c] = cut.threshold, sum(cut.means) / 2
         slope[c] = (1 if above[c] else -1) / (cut.means[1] - cut.means[0])
     for part in _parts(len(values)):
-        own = position[part]
-        minority[part] = (values[part] > threshold[own]) == above[own]
-        margin[part] = (values[part] - middle[own]) * slope[own]
+        member = position[part]
+        minority[part] = (values[part] > threshold[member]) == above[member]
+        margin[part] = (values[part] - middle[member]) * slope[member]
     return Partition(minority, labels, classes, sizes, separation.clip(0, 1), margin, unsplit)
 
 
 def _cuts(
-    values: npt.NDArray[Any], position: npt.NDArray[Any], num_classes: int, place: npt.NDArray[Any]
+    values: npt.NDArray[Any], position: npt.NDArray[Any], num_classes: int, buffer: npt.NDArray[Any]
 ) -> list[Cut]:
-    """The exact split of every class; `place`, as large as the values, is overwritten by them, sorted."""
+    """The exact split of every class; `buffer`, as large as the values, gets the sorted values."""
     counts = np.zeros(num_classes, np.int64)
     for part in _parts(len(values)):
         counts += np.bincount(position[part], minlength=num_classes)
     ends = np.cumsum(counts)
     filled = ends - counts
     for part in _parts(len(values)):
-        own = position[part]
-        grouped = values[part][np.argsort(own, kind="stable")]
-        sizes = np.bincount(own, minlength=num_classes)
+        members = position[part]
+        grouped = values[part][np.argsort(members, kind="stable")]
+        sizes = np.bincount(members, minlength=num_classes)
         for c, piece in enumerate(np.split(grouped, np.cumsum(sizes)[:-1])):
-            place[filled[c] : filled[c] + len(piece)] = piece
+            buffer[filled[c] : filled[c] + len(piece)] = piece
         filled += sizes
-    with side_by_side() as pool:
-        return list(pool.map(cut_in_two, np.split(place, ends[:-1])))
+    with thread_pool() as pool:
+        return list(pool.map(cut_in_two, np.split(buffer, ends[:-1])))
 
 
 def _parts(num_samples: int, size: int = _CHUNK) -> list[slice]:
@@ -309,46 +294,22 @@ def _reason(size: int, total: float) -> str:
     return "identical histories" if total == 0 else "a single cluster"
 
 
-def _losses(losses: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
-    values = as_matrix(losses, "losses")
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspicious = not np.isfinite(values.sum())  # a value that is not finite, or too many large ones
-    if suspicious and not (finite := np.isfinite(values)).all():
-        sample, epoch = np.argwhere(~finite)[0].tolist()
-        raise ValueError(
-            f"losses must be finite, got {values[sample, epoch]} for sample {sample} in epoch {epoch}; "
-            "a training that diverges needs a lower learning rate"
-        )
-    if values.dtype == np.float64:
-        _check_size(values)
-    return values
-
-
-def _check_size(values: npt.NDArray[Any]) -> None:
-    """Raise for numbers that are not finite, or whose squares may overflow; only float64 can hold such."""
-    if not np.isfinite(values).all():
-        raise ValueError("losses must be finite; a training that diverges needs a lower learning rate")
-    if values.dtype == np.float64 and max(values.max(), -values.min()) > LARGEST:
-        raise ValueError(
-            f"losses must lie between -{LARGEST:g} and {LARGEST:g}, got {values.min():g} to {values.max():g}"
-            "; a training that diverges needs a lower learning rate"
-        )
-
-
-def _own_clusters(
-    histories: npt.NDArray[Any], position: npt.NDArray[np.int64], classes: npt.NDArray[Any], cluster: Any
+def _user_clusters(
+    histories: npt.NDArray[Any], classes: npt.NDArray[Any], position: npt.NDArray[Any], cluster: Any
 ) -> npt.NDArray[np.bool_]:
-    """What the caller's own clustering says of every class that has anything to split."""
+    """The clusters that the caller's clustering gives every class that has anything to split."""
     split = getattr(cluster, "fit_predict", cluster)
     if not callable(split):
         raise ValueError(f"cluster must be a function or have a fit_predict, got {type(cluster).__name__}")
+    check_lengths(len(histories), len(position), "losses")
+    check_values(torch.from_numpy(histories), "losses", LARGEST)
     given = np.zeros(len(histories), dtype=bool)
     order = np.argsort(position, kind="stable")
     for label, rows in zip(classes, np.split(order, np.cumsum(np.bincount(position))[:-1]), strict=True):
-        own = histories[rows]
-        if (own == own[0]).all():
+        members = histories[rows]
+        if (members == members[0]).all():
             continue
-        answer = np.asarray(split(own))
+        answer = np.asarray(split(members))
         if answer.shape != (len(rows),) or not np.isin(answer, (0, 1)).all():
             raise ValueError(
                 f"cluster must give 0 or 1 for each of the {len(rows)} samples of class {label}, "

@@ -1,299 +1,422 @@
-"""One pass over all histories for one step of two-means in every class: in plain torch, and as a GPU kernel.
+"""Passes over all histories, for a step of two-means in every class at once.
 
 A class's boundary is a direction d and a threshold t: a row x lies in cluster 1 where x.d > t. A pass reads
 every row once and gives, per class, how many rows lie in cluster 1 and their sum; all that a step of k-means
-needs follows from these and from the class's own sum (see large.py).
+needs follows from these and from the class's own sum (twomeans.py).
 
-`Plain` is the reference and works anywhere. `Fused` reads the GPU's memory once, for all classes.
-Both are deterministic: no sum depends on which program of the GPU finishes first. Every program adds its own
-rows in float32, and the programs' sums are added in float64 in their order.
-
-Positions are counted from 0 and say which class a row has; without them all rows are one class.
+`Passes` works in plain torch: on an array, on a memory-mapped file larger than memory, on a tensor of any
+device, and across ranks that hold a part of the rows each. kernels.py has the same for a GPU, in Triton.
+All are deterministic: no sum depends on the number of threads, or on which of them finishes first.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from evenhand.core.compiler import has_triton
+from evenhand.core import ranks
+from evenhand.core.search import SEARCHED, TAIL
 
-if has_triton():
-    import triton  # type: ignore
-    import triton.language as tl  # type: ignore
-else:
-    triton = tl = None
+T = TypeVar("T")
 
-MOST_CLASSES = 64  # that a kernel takes at once
-MOST_EPOCHS = 256
-_KINDS = (torch.float16, torch.bfloat16, torch.float32)  # worked on in float32, all others in float64
-_BLOCK = 1 << 24  # numbers that the plain pass works on at once
-_SPLIT, _MOMENTS, _MARK = 0, 1, 2  # what a kernel computes
+_BLOCK_BYTES = 1 << 26  # of a block that is read from a file; two are in memory at any time
+_ROWS = 4096  # of a class, whose sum is taken in float32
+_ON_DEVICE = 1 << 24  # numbers of a block on a GPU
+_SAMPLE = 81920  # rows of the samples of all classes together
+_CLASS_SAMPLE = 2 * TAIL, 32768  # rows of the sample of a class, at least and at most
+_SAMPLE_BYTES = 1 << 28  # of the samples of all classes together
 
 
-class Launch(NamedTuple):
-    """How a kernel is launched; results differ only in rounding."""
+class FirstPass(NamedTuple):
+    """What is known of every class after one pass, in the unit of the passes."""
 
-    rows: int  # read at once
-    warps: int
-    stages: int  # reads under way
-    programs: int
-
-
-LAUNCH = {torch.float16: Launch(128, 4, 3, 1056), torch.float32: Launch(32, 8, 3, 1056)}
+    counts: Tensor  # (classes,) float64
+    sums: Tensor  # (classes, epochs) float64, of rows less `shift`
+    squares: Tensor  # (classes,) float64: squared distances to `origin`, summed
+    samples: list[Tensor]  # of every class, (rows, epochs) less `shift`; see `sample_sizes`
+    tailed: list[bool]  # of every class, whether its sample begins with a tail
 
 
-class Plain:
-    """Passes in plain torch over histories (samples, epochs) on any device.
+class _Chosen(NamedTuple):
+    """Rows that a sample may hold."""
 
-    Sums are of rows less `shift`, (epochs,), which keeps digits where all rows are far from zero. `origin` is
-    any point among the rows.
+    x: Tensor  # (rows, epochs)
+    rows: Tensor  # (rows,) int64, counted over all ranks
+    distances: Tensor  # (rows,) to the origin, squared
+
+    def joined(self, other: _Chosen) -> _Chosen:
+        return _Chosen(*(torch.cat(both) for both in zip(self, other, strict=True)))
+
+    def at(self, index: Tensor) -> _Chosen:
+        return _Chosen(*(part[index] for part in self))
+
+    def farthest(self) -> _Chosen:
+        """At most as many as a tail has; of equally far ones, the first."""
+        return self.at(self.distances.argsort(stable=True, descending=True)[:TAIL])
+
+
+class Passes:
+    """Passes over histories (samples, epochs): a tensor on any device, or an array that is read in blocks.
+
+    `position`, (samples,) uint8 or int32, is the class of each row; without it all rows are one class.
+    Sums are of rows divided by `unit`, less `shift`, (epochs,), which keeps digits where all rows are far
+    from zero. `origin` is a point among the rows.
     """
-
-    def __init__(self, x: Tensor, position: Tensor | None, num_classes: int, origin: Tensor) -> None:
-        self.x, self.position, self.num_classes = x, position, num_classes
-        self.dtype = torch.float32 if x.dtype in _KINDS else torch.float64
-        self.origin = origin.to(self.dtype).double()  # as it is subtracted
-        self.shift = self.origin
-
-    def moments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Per class the size, the sum, and the squared distances to `origin` summed; per row, its own one."""
-        everywhere = torch.full((self.num_classes,), -torch.inf)
-        return self._pass(torch.zeros(self.num_classes, self.x.shape[1]), everywhere)[:4]
-
-    def split(self, direction: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-        """Per class, the size of cluster 1 and its sum."""
-        return self._pass(direction, threshold)[:2]
-
-    def mark(
-        self, direction: Tensor, threshold: Tensor, scale: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same; and per row (x.d - t) * scale, and whether it lies in cluster 1."""
-        sizes, sums, _, margin, inside = self._pass(direction, threshold, scale)
-        return sizes, sums, margin, inside
-
-    def rows(self, index: Tensor) -> Tensor:
-        """Some rows, on the CPU."""
-        return self.x[index.to(self.x.device)].to(self.dtype).cpu()
-
-    def _pass(
-        self,
-        direction: Tensor,  # (classes, epochs)
-        threshold: Tensor,  # (classes,)
-        scale: Tensor | None = None,  # (classes,)
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        samples, epochs = self.x.shape
-        device, classes = self.x.device, self.num_classes
-        sizes = torch.zeros(classes, dtype=torch.float64, device=device)
-        sums = torch.zeros(classes, epochs, dtype=torch.float64, device=device)
-        squares = torch.zeros(classes, dtype=torch.float64, device=device)
-        out, inside = (
-            torch.empty(samples, device=device, dtype=kind) for kind in (torch.float32, torch.bool)
-        )
-        given = (self.shift, self.origin, direction, threshold)
-        shift, origin, d, t = (part.to(device, self.dtype) for part in given)
-        size = max(1, _BLOCK // epochs)
-        for rows in (slice(start, start + size) for start in range(0, samples, size)):
-            x = self.x[rows].to(self.dtype) - shift
-            k = None if self.position is None else self.position[rows].long()
-            p = x @ d[0] - t[0] if k is None else (x * d[k]).sum(1) - t[k]
-            inside[rows] = p > 0
-            hot = inside[rows, None].to(self.dtype)
-            if k is not None:
-                hot = hot * (k[:, None] == torch.arange(classes, device=device))
-            sizes += hot.sum(0, dtype=torch.float64)
-            sums += hot.T @ x
-            if scale is None:
-                out[rows] = distance = (x + (shift - origin)).square().sum(1)
-                squares += hot.T @ distance
-            else:
-                s = scale.to(device, self.dtype)
-                out[rows] = p * (s[0] if k is None else s[k])
-        return sizes.cpu(), sums.cpu(), squares.cpu(), out, inside
-
-
-class Fused(Plain):
-    """The same passes on a GPU, each by one kernel, for float16 and float32."""
 
     def __init__(
         self,
-        x: Tensor,
+        histories: Tensor | npt.NDArray[Any],
         position: Tensor | None,
         num_classes: int,
-        origin: Tensor,
-        launch: Launch | None = None,
+        *,
+        unit: float = 1.0,
+        pool: ThreadPoolExecutor | None = None,
+        across_ranks: bool = False,
     ) -> None:
-        super().__init__(x, position, num_classes, origin)
-        if x.dtype != torch.float32:  # sums of halves are exact enough, and subtracting would round them
-            self.shift = torch.zeros_like(self.origin)
-        if 1 not in x.stride():
-            self.x = x.contiguous()
-        self.launch = launch or LAUNCH[x.dtype]
+        self.x, self.position, self.num_classes, self.unit = histories, position, num_classes, unit
+        self.dtype = torch.float32
+        self.num_samples: int = histories.shape[0]
+        self.num_epochs: int = histories.shape[1]
+        self.device = histories.device if isinstance(histories, Tensor) else torch.device("cpu")
+        self._map: Callable[..., Any] = map if pool is None else pool.map
+        self._shared = across_ranks and ranks.count() > 1
+        sizes = torch.zeros(ranks.count() if self._shared else 1, dtype=torch.int64)
+        rank = ranks.number() if self._shared else 0
+        sizes[rank] = self.num_samples
+        self._first_row = int(self._add(sizes)[:rank].sum())
+        head = histories[:1024]
+        head = (head if isinstance(head, Tensor) else torch.from_numpy(np.array(head))).double() / unit
+        middle = head.median(0).values[None] if len(head) else head
+        self.origin = (ranks.concatenate(middle.cpu()) if self._shared else middle.cpu())[0].float().double()
+        self.shift = self.origin
+        self._backwards = False
 
-    @staticmethod
-    def takes(x: Tensor, num_classes: int) -> bool:
-        """Whether the kernel is made for such histories."""
-        fits = (
-            x.dtype in (torch.float16, torch.float32)
-            and x.shape[1] <= MOST_EPOCHS
-            and num_classes <= MOST_CLASSES
-        )
-        return fits and triton is not None and x.is_cuda
+    # -- the passes ----------------------------------------------------------------------------------------
 
-    def moments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        out = torch.empty(len(self.x), device=self.x.device)
-        nothing = torch.zeros(self.num_classes, self.x.shape[1])
-        sizes, sums, squares = self._launch(_MOMENTS, nothing, nothing[:, 0], out=out)
-        return sizes, sums, squares, out
+    def first_pass(self, sample: int) -> FirstPass:
+        """Sizes, sums and squares, and a sample of every class; see `sample_sizes`."""
+        counts = self.counts()
+        size, tailed = sample_sizes(counts, self.num_epochs, sample)
+        rate = ((size - TAIL * tailed) / counts.clamp(min=1)).to(self.device)
+        empty = _Chosen(torch.empty(0, self.num_epochs), torch.empty(0, dtype=torch.int64), torch.empty(0))
+        tails, rest = [empty] * self.num_classes, [list[_Chosen]() for _ in range(self.num_classes)]
+        nearest = torch.where(tailed, -torch.inf, torch.inf).tolist()  # of each tail's rows
+
+        def measure(c: int, rows: Tensor | slice, x: Tensor) -> tuple[int, Tensor, Tensor, _Chosen, _Chosen]:
+            row = torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            every = _Chosen(x, row.to(self.device) + self._first_row, x.square().sum(1))
+            far = every.at(every.distances > nearest[c]).farthest() if nearest[c] < torch.inf else empty
+            chosen = every.at(_uniform(every.rows) < rate[c])
+            return c, x.sum(0).double(), every.distances.sum().double(), far, chosen
+
+        sums = torch.zeros(self.num_classes, self.num_epochs, dtype=torch.float64, device=self.device)
+        squares = torch.zeros(self.num_classes, dtype=torch.float64, device=self.device)
+        for c, part, square, far, chosen in self._each(measure):
+            sums[c] += part
+            squares[c] += square
+            rest[c].append(_Chosen(*(part.cpu() for part in chosen)))
+            if len(far.rows):
+                tails[c] = tails[c].joined(_Chosen(*(part.cpu() for part in far))).farthest()
+                nearest[c] = float(tails[c].distances[-1]) if len(tails[c].rows) == TAIL else -torch.inf
+        samples = [
+            self._sample(tail, _Chosen(*(torch.cat(parts) for parts in zip(empty, *chosen, strict=True))))
+            for tail, chosen in zip(tails, rest, strict=True)
+        ]
+        return FirstPass(counts, self._add(sums.cpu()), self._add(squares.cpu()), samples, tailed.tolist())
 
     def split(self, direction: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-        return self._launch(_SPLIT, direction, threshold)[:2]
+        """The size of cluster 1 and its sum, for several boundaries of every class.
+
+        direction (boundaries, classes, epochs) and threshold (boundaries, classes) give arrays of the same
+        shapes in float64.
+        """
+        d, t = direction.to(self.device, self.dtype), threshold.to(self.device, self.dtype)
+
+        def step(c: int, _: Tensor | slice, x: Tensor) -> tuple[int, Tensor, Tensor]:
+            inside = (x @ d[:, c].T > t[:, c]).to(x.dtype)
+            return c, inside.sum(0), inside.T @ x
+
+        sums = torch.zeros(direction.shape, dtype=torch.float64, device=self.device)
+        sizes = torch.zeros(threshold.shape, dtype=torch.float64, device=self.device)
+        for c, number, part in self._each(step):
+            sizes[:, c] += number
+            sums[:, c] += part
+        return self._add(sizes.cpu()), self._add(sums.cpu())
 
     def mark(
         self, direction: Tensor, threshold: Tensor, scale: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        out = torch.empty(len(self.x), device=self.x.device)
-        inside = torch.empty(len(self.x), device=self.x.device, dtype=torch.bool)
-        sizes, sums, _ = self._launch(_MARK, direction, threshold, scale, out, inside)
-        return sizes, sums, out, inside
+        """The same for one boundary of every class; and per row (x.d - t) * scale, and whether it is in 1.
 
-    def _launch(
-        self,
-        mode: int,
-        direction: Tensor,
-        threshold: Tensor,
-        scale: Tensor | None = None,
-        out: Tensor | None = None,
-        inside: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        device, (samples, epochs), classes = self.x.device, self.x.shape, self.num_classes
-        block_e, block_c = max(16, triton.next_power_of_2(epochs)), max(16, triton.next_power_of_2(classes))
-        rows, warps, stages, programs = self.launch
-        each = -(-samples // (programs * rows)) * rows
-        programs = -(-samples // each)
-        table = torch.zeros(block_e + 3, block_c)  # directions, thresholds, scales: one copy to the device
-        table[:epochs, :classes], table[block_e, :classes] = direction.T, threshold
-        if scale is not None:
-            table[block_e + 1, :classes] = scale
-        points = torch.zeros(2, block_e)
-        points[0, :epochs], points[1, :epochs] = self.shift, self.origin
-        table, points = table.to(device), points.to(device)
-        high = table[:block_e].to(self.x.dtype)
-        low = (table[:block_e] - high.float()).to(self.x.dtype)  # what a half does not hold of a direction
-        parts = torch.empty(programs, block_e, block_c, device=device)
-        counts = torch.empty(programs, block_c, dtype=torch.int32, device=device)
-        squares = torch.empty(programs, block_c, device=device)
-        nothing = parts  # for what a mode does not use
-        step, across = self.x.stride()
-        _kernel[(programs,)](
-            self.x,
-            nothing if self.position is None else self.position,
-            high,
-            low,
-            table,
-            points,
-            parts,
-            counts,
-            squares,
-            nothing if out is None else out,
-            nothing if inside is None else inside.view(torch.uint8),
-            samples,
-            across,
-            each,
-            1.0,
-            STEP=step if across == 1 else 1,
-            EPOCHS=epochs,
-            ROWS=rows,
-            BLOCK_E=block_e,
-            BLOCK_C=block_c,
-            CLASSES=self.position is not None,
-            SHIFTED=self.x.dtype == torch.float32,
-            MODE=mode,
-            num_warps=warps,
-            num_stages=stages,
-        )
-        sums = parts.sum(0, dtype=torch.float64)[:epochs, :classes].T
-        sizes = counts.sum(0)[:classes].double()
-        return sizes.cpu(), sums.cpu(), squares.sum(0, dtype=torch.float64)[:classes].cpu()
+        The arrays of rows are overwritten by the next pass.
+        """
+        d, t, s = (given.to(self.device, self.dtype) for given in (direction, threshold, scale))
+        margin, inside = self._marks()
 
+        def step(c: int, rows: Tensor | slice, x: Tensor) -> tuple[int, Tensor, Tensor]:
+            p = torch.mv(x, d[c]) - t[c]
+            chosen = p > 0
+            margin[rows], inside[rows] = (p * s[c]).float(), chosen
+            return c, chosen.sum(), chosen.to(x.dtype) @ x
 
-def _pass(  # type: ignore[no-untyped-def]
-    x,
-    position,
-    high,
-    low,
-    table,
-    points,
-    parts,
-    counts,
-    squares,
-    out,
-    out_inside,
-    samples,
-    across,  # from one epoch to the next
-    each,  # rows of a program
-    one,
-    STEP: tl.constexpr,  # from one row to the next
-    EPOCHS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    CLASSES: tl.constexpr,
-    SHIFTED: tl.constexpr,
-    MODE: tl.constexpr,
-):
-    """What one program of the GPU does: its stretch of rows, ROWS at a time as (epochs, rows)."""
-    exact: tl.constexpr = "tf32x3" if SHIFTED else "tf32"  # of float32; halves are exact in any case
-    program = tl.program_id(0)
-    e, c, r = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_C), tl.arange(0, ROWS)
-    first = program.to(tl.int64) * each  # 64 bits: there may be more numbers than 32 can count
-    square = e[:, None] * BLOCK_C + c[None, :]
-    shift, origin = tl.load(points + e), tl.load(points + BLOCK_E + e)
-    t, scale = tl.load(table + BLOCK_E * BLOCK_C + c), tl.load(table + (BLOCK_E + 1) * BLOCK_C + c)
-    d_high, d_low = tl.load(high + square), tl.load(low + square)
-    total = tl.zeros((BLOCK_E, BLOCK_C), tl.float32)
-    size, sum_of_squares = tl.zeros((BLOCK_C,), tl.int32), tl.zeros((BLOCK_C,), tl.float32)
-    corner = x + e.to(tl.int64)[:, None] * across
-    if CLASSES:
-        k = tl.load(position + first + r, mask=first + r < samples, other=0)
-    for start in range(0, each, ROWS):
-        row = first + start + r
-        there = row < samples
-        v = tl.load(corner + row[None, :] * STEP, mask=(e < EPOCHS)[:, None] & there[None, :], other=0.0)
-        if SHIFTED:
-            v -= shift[:, None]
-        if CLASSES:
-            hot = (k.to(tl.int32)[:, None] == c[None, :]) & there[:, None]
-            k = tl.load(position + row + ROWS, mask=row + ROWS < samples, other=0)  # early, for the next rows
+        sums = torch.zeros(direction.shape, dtype=torch.float64, device=self.device)
+        sizes = torch.zeros(threshold.shape, dtype=torch.float64, device=self.device)
+        for c, number, part in self._each(step):
+            sizes[c] += number
+            sums[c] += part
+        return self._add(sizes.cpu()), self._add(sums.cpu()), margin, inside
+
+    def counts(self) -> Tensor:
+        """How many rows every class has, (classes,) float64."""
+        counts = torch.zeros(self.num_classes, dtype=torch.int64)
+        if self.position is None:
+            counts += self.num_samples
         else:
-            hot = (c == 0)[None, :] & there[:, None]
-        if MODE == 1:
-            chosen = hot
-            values = v.to(tl.float32)
-            if SHIFTED:
-                values += shift[:, None]
-            apart = values - origin[:, None]
-            distance = tl.sum(apart * apart, 0)
-            sum_of_squares += tl.sum(tl.where(hot, distance[:, None], 0.0), 0)
-            tl.store(out + row, distance, mask=there)
-        else:  # every row's place relative to every class's boundary, of which only its own counts
-            turned = tl.trans(v)
-            p = tl.dot(turned, d_high, input_precision=exact)
-            if not SHIFTED:
-                p = tl.dot(turned, d_low, p)
-            p -= t[None, :]
-            chosen = hot & (p > 0)
-        if MODE == 2:
-            tl.store(out + row, tl.sum(tl.where(hot, p * scale[None, :], 0.0), 1), mask=there)
-            tl.store(out_inside + row, tl.sum(chosen.to(tl.int32), 1).to(tl.uint8), mask=there)
-        # Times one, which the compiler does not know: tensor cores round towards zero in long sums.
-        total += tl.dot(v, chosen.to(v.dtype), input_precision=exact) * one
-        size += tl.sum(chosen.to(tl.int32), 0)
-    tl.store(parts + program.to(tl.int64) * BLOCK_E * BLOCK_C + square, total)
-    tl.store(counts + program * BLOCK_C + c, size)
-    tl.store(squares + program * BLOCK_C + c, sum_of_squares)
+            for part in self.position.split(1 << 22):
+                counts += torch.bincount(part, minlength=self.num_classes).cpu()
+        return self._add(counts).double()
+
+    def check_range(self, name: str, largest: float) -> float:
+        """The largest absolute value; raises where one is not finite or beyond `largest`."""
+        wrong, most = "", 0.0
+        for start, block in self._blocks():
+            wrong, highest = _value_range(block, start)
+            most = max(most, highest)
+            if wrong:
+                break
+        if self._shared:
+            values = ranks.concatenate(torch.tensor([most], dtype=torch.float64))
+            most = float(values.max())
+            wrong = wrong or ("" if math.isfinite(most) else "others on another rank")
+        _refuse(wrong, most, name, largest)
+        return most
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _add(self, values: Tensor) -> Tensor:
+        """The sum over the ranks, where they share the samples."""
+        return ranks.add(values) if self._shared else values
+
+    def _marks(self) -> tuple[Tensor, Tensor]:
+        if not hasattr(self, "_margin"):
+            self._margin = torch.empty(self.num_samples, device=self.device)
+            self._inside = torch.empty(self.num_samples, dtype=torch.bool, device=self.device)
+        return self._margin, self._inside
+
+    def _sample(self, tail: _Chosen, rest: _Chosen) -> Tensor:
+        """The tail first, then the others."""
+        if self._shared:
+            tail = _Chosen(*(ranks.concatenate(part) for part in tail)).farthest()
+            rest = _Chosen(*(ranks.concatenate(part) for part in rest))
+        return torch.cat([tail.x, rest.x[~torch.isin(rest.rows, tail.rows)]])
+
+    def _each(self, work: Callable[[int, Tensor | slice, Tensor], T]) -> Iterator[T]:
+        """What `work(class, rows, x)` makes of some rows of one class at a time, in a fixed order.
+
+        x is (rows, epochs) less `shift`. Every other pass goes backwards: it begins with those blocks of a
+        file that are still in the page cache.
+        """
+        step = _ON_DEVICE // self.num_epochs if self.device.type == "cuda" else _ROWS
+        size = step * self.num_classes
+
+        def pieces(start: int, raw: Tensor) -> list[T]:
+            if self.position is None:
+                return [work(0, slice(start, start + len(raw)), self._relative(raw))]
+            position = self.position[start : start + len(raw)]
+            order = _stable_order(position)
+            # A block of a file may be stored epoch by epoch.
+            raw = raw.T.index_select(1, order).T if raw.stride(0) == 1 else raw.index_select(0, order)
+            x, rows = self._relative(raw), order + start
+            sizes, found, begin = torch.bincount(position, minlength=self.num_classes).tolist(), list[T](), 0
+            for c, count in enumerate(sizes):
+                for first in range(begin, begin + count, step):
+                    part = slice(first, min(first + step, begin + count))
+                    found.append(work(c, rows[part], x[part]))
+                begin += count
+            return found
+
+        for start, block in self._blocks(backwards=self._backwards):
+            starts = range(0, len(block), size)
+            for results in self._map(
+                pieces, (start + begin for begin in starts), (block[begin : begin + size] for begin in starts)
+            ):
+                yield from results
+        self._backwards = not self._backwards
+
+    def _blocks(self, *, backwards: bool = False) -> Iterator[tuple[int, Tensor]]:
+        """The first row and the content, (rows, epochs), of every block."""
+        if not isinstance(self.x, Tensor):
+            yield from read_blocks(self.x, backwards=backwards)
+        elif self.device.type == "cpu":
+            yield 0, self.x
+        else:
+            size = max(1, _ON_DEVICE // self.num_epochs)
+            for start in range(0, self.num_samples, size):
+                yield start, self.x[start : start + size]
+
+    def _relative(self, raw: Tensor) -> Tensor:
+        """Rows in the unit of the passes, less `shift`."""
+        halves = (torch.float16, torch.bfloat16, torch.float32)
+        if self.unit == 1.0 and raw.dtype in halves and self.dtype == torch.float32:
+            return raw.float() - self.shift.to(raw.device, torch.float32)
+        return (raw.double() / self.unit - self.shift.to(raw.device)).to(self.dtype)
 
 
-_kernel: Any = None if triton is None else triton.jit(_pass)
+def boundary(centroids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of centroids (…, 2, epochs): directions, whose largest entry is 1; thresholds; factors of margins.
+
+    A row's margin is (x.d - t) times the factor.
+    """
+    low, high = centroids[..., 0, :], centroids[..., 1, :]
+    d = high - low
+    size = d.abs().amax(-1).clamp(min=1e-300)
+    square = d.square().sum(-1)
+    t = (d * (high + low)).sum(-1) / 2
+    return d / size[..., None], t / size, torch.where(square > 0, size / square.clamp(min=1e-300), 0.0)
+
+
+def _value_range(x: Tensor, first_row: int) -> tuple[str, float]:
+    """Which value of x, (samples, epochs) or (samples,), is not finite, if any; and the largest magnitude."""
+    low, high = (float(value) for value in x.aminmax())
+    if math.isfinite(low) and math.isfinite(high):
+        return "", max(-low, high)
+    at = (~x.isfinite()).nonzero()[0].tolist()
+    epoch = f" in epoch {at[1]}" if x.ndim == 2 else ""
+    return f"{float(x[tuple(at)])} for sample {first_row + at[0]}{epoch}", math.inf
+
+
+def check_values(x: Tensor, name: str, largest: float, *, first_row: int = 0) -> None:
+    """Raise for values, (samples, epochs) or (samples,), that are not finite or lie beyond `largest`."""
+    _refuse(*_value_range(x, first_row), name, largest)
+
+
+def _refuse(wrong: str, most: float, name: str, largest: float) -> None:
+    hint = "a training that diverges needs a lower learning rate"
+    if wrong:
+        raise ValueError(f"{name} must be finite, got {wrong}; {hint}")
+    if most > largest:
+        raise ValueError(f"{name} must lie between -{largest:g} and {largest:g}, got {most:g}; {hint}")
+
+
+def sample_sizes(counts: Tensor, epochs: int, sample: int) -> tuple[Tensor, Tensor]:
+    """How many rows the sample of every class has, and whether it begins with the farthest rows.
+
+    A small class is its own sample. The sample of a larger one has at most `sample` rows: the rows farthest
+    from the middle, since few rows far out can be a cluster, and some of the others.
+    """
+    room = max(32, _SAMPLE_BYTES // (4 * len(counts) * epochs))
+    least, most = _CLASS_SAMPLE
+    return counts.clamp(max=min(max(sample, least), most, room)), (counts > SEARCHED) & (room >= least)
+
+
+def sample_limit(num_classes: int) -> int:
+    """How many rows the sample of a class may have, so that those of all classes are not too many."""
+    return _SAMPLE // num_classes
+
+
+@contextmanager
+def thread_pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads whose operations take one thread each: faster than threads inside of operations.
+
+    The caller's own operations take one thread, too: on a busy machine, two of them wait for each other.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _uniform(rows: Tensor) -> Tensor:
+    """A number from 0 to 1 for every row, as if drawn at random, but always the same."""
+    mixed = rows * -0x61C8864680B583EB
+    mixed = (mixed ^ (mixed >> 32)) * -0x4B47D0C5A1A6E2CB
+    return ((mixed ^ (mixed >> 29)) & (2**53 - 1)).double() / 2**53
+
+
+def _stable_order(position: Tensor) -> Tensor:
+    """The order of rows by class, which keeps the order within a class."""
+    if position.is_cuda:
+        return position.argsort(stable=True)
+    return torch.from_numpy(np.argsort(position.numpy(), kind="stable"))  # much faster for few bits
+
+
+def read_blocks(matrix: npt.NDArray[Any], *, backwards: bool = False) -> Iterator[tuple[int, Tensor]]:
+    """The first row and the content, (rows, epochs), of every block of rows; the next one overwrites it.
+
+    A matrix that is mapped from a file and contiguous is read by calls into buffers of our own, so that its
+    pages do not become this process's memory. (One that is mapped with mode "c" may differ from its file, and
+    is read through the mapping.) The next block is read while one is worked on.
+    """
+    samples, epochs = matrix.shape
+    by_epoch = matrix.strides[0] < matrix.strides[1] or epochs == 1
+    size = max(1, min(samples, _BLOCK_BYTES // (epochs * matrix.itemsize)))
+    buffers = [np.empty(size * epochs, matrix.dtype) for _ in range(2)]
+    mapped = _mapped_file(matrix)
+    with ExitStack() as stack:
+        reader = stack.enter_context(ThreadPoolExecutor(1))
+        file = None
+        if mapped is not None:
+            file = os.open(mapped[0], os.O_RDONLY)
+            stack.callback(os.close, file)
+
+        def fill(number: int, start: int) -> Tensor:
+            rows = min(size, samples - start)
+            block = buffers[number % 2][: rows * epochs].reshape(
+                (epochs, rows) if by_epoch else (rows, epochs)
+            )
+            if file is None or mapped is None:
+                np.copyto(block, matrix[start : start + rows].T if by_epoch else matrix[start : start + rows])
+            else:
+                offset = mapped[1] + start * matrix.itemsize * (1 if by_epoch else epochs)
+                _read(file, block if by_epoch else block.reshape(1, -1), offset, samples * matrix.itemsize)
+            return torch.from_numpy(block.T if by_epoch else block)
+
+        starts = list(range(0, samples, size))[:: -1 if backwards else 1]
+        ahead = reader.submit(fill, 0, starts[0]) if starts else None
+        for number, start in enumerate(starts):
+            assert ahead is not None
+            block = ahead.result()
+            if number + 1 < len(starts):
+                ahead = reader.submit(fill, number + 1, starts[number + 1])
+            yield start, block
+
+
+def _read(file: int, parts: npt.NDArray[Any], offset: int, step: int) -> None:
+    """Fill each part, which lie so many bytes apart in the file."""
+    offsets = [offset + number * step for number in range(len(parts))]
+    if hasattr(os, "posix_fadvise"):  # so that the disk can work on all of them at once
+        for begin in offsets:
+            os.posix_fadvise(file, begin, parts[0].nbytes, os.POSIX_FADV_WILLNEED)
+    for part, begin in zip(parts, offsets, strict=True):
+        view, done = memoryview(part.view(np.uint8)), 0
+        while done < len(view):
+            count = os.preadv(file, [view[done:]], begin + done)
+            if count == 0:
+                raise ValueError("the file of the histories ended early; was it changed while it was read?")
+            done += count
+
+
+def _mapped_file(matrix: npt.NDArray[Any]) -> tuple[str, int] | None:
+    """The file that a matrix is mapped from, and where in it, if the file holds what the matrix holds."""
+    if not hasattr(os, "preadv") or not (matrix.flags.f_contiguous or matrix.flags.c_contiguous):
+        return None
+    root: Any = matrix
+    while root is not None and not (isinstance(root, np.memmap) and isinstance(root.base, mmap.mmap)):
+        root = getattr(root, "base", None)
+    if root is None or root.mode == "c" or not isinstance(root.filename, str | os.PathLike):
+        return None
+    offset = root.offset + matrix.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    return os.fspath(root.filename), offset

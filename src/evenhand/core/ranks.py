@@ -98,6 +98,19 @@ def add_parts(values: Tensor) -> Tensor:
     return values[slice(*part(len(values)))]
 
 
+def concatenate(values: Tensor) -> Tensor:
+    """The rows of every rank's values, in the order of the ranks, for all."""
+    if count() == 1:
+        return values
+    sizes = torch.zeros(count(), dtype=torch.int64)
+    sizes[number()] = len(values)
+    sizes = add(sizes)
+    start = int(sizes[: number()].sum())
+    whole = values.new_zeros(int(sizes.sum()), *values.shape[1:])
+    whole[start : start + len(values)] = values
+    return add(whole)
+
+
 def copy_from_first(values: Tensor) -> None:
     """Overwrite the values by the first rank's."""
     if count() > 1:
@@ -119,13 +132,8 @@ def from_first(compute: Callable[[], T]) -> T:
 def from_all(value: T) -> list[T]:
     """What every rank has, in their order, for all; it must be a value of JSON."""
     text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    sizes = torch.zeros(count(), dtype=torch.int64)
-    sizes[number()] = len(text)
-    sizes = add(sizes)
-    texts = torch.zeros(count(), int(sizes.max()), dtype=torch.uint8)
-    texts[number(), : len(text)] = text
-    rows = zip(add(texts).numpy(), sizes.tolist(), strict=True)
-    return [json.loads(row[:size].tobytes()) for row, size in rows]
+    sizes = concatenate(torch.tensor([len(text)])).tolist()
+    return [json.loads(part.numpy().tobytes()) for part in concatenate(text).split(sizes)]
 
 
 def bytes_from_first(data: bytes | None) -> bytes | None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenhand.core.arrays import read_array, read_arrays
 from evenhand.tasks.images import SUFFIXES, images_under, left_out, read
 from evenhand.training import plugins
 from evenhand.training.batches import Batches, Source
@@ -59,7 +60,8 @@ def predict(run: Path, inputs: Path, *, device: str = "auto", trust: Collection[
     - `trust`: modules of your own that the record names and that may be imported: the method's
       ("study.method") and the model's ("study.nets:make"). No other code runs because a record names it.
     """
-    config = read_json(run / "config.json") if (run / "config.json").is_file() else {}
+    record = Record(run)
+    config = read_json(record.file("config.json")) if (run / "config.json").is_file() else {}
     if isinstance(config, dict) and (unsaved := config.get("unsaved_model")):
         raise ValueError(
             f"the model of {run} is a {unsaved}, which cannot be saved without a pickle, so that its record "
@@ -73,7 +75,7 @@ def predict(run: Path, inputs: Path, *, device: str = "auto", trust: Collection[
         config = {"inputs": {"own_model": True}}  # of an earlier version, which did not say more
     known = {field.name for field in fields(Recipe)}  # another version may have had more
     recipe = Recipe(**{name: value for name, value in config.get("full_recipe", {}).items() if name in known})
-    weights = Record(run).file("model.safetensors")
+    weights = record.file("model.safetensors")
     method = str(config.get("method", "erm"))
     network = Network(run / "config.json", config["inputs"], recipe, weights, method, tuple(trust))
     return network.predict(*network.read(inputs), device=device)
@@ -129,7 +131,10 @@ class Network:
             checksum="new",
         )
         batches = Batches(split, task, Source(x, where), batch_size=max(recipe.batch_size, 256))
-        outputs = logits(self.model(recipe).to(where), batches, recipe)
+        try:
+            outputs = logits(self.model(recipe).to(where), batches, recipe)
+        except (IndexError, KeyError, ZeroDivisionError) as error:  # of trees whose parts do not fit
+            raise ValueError(f"{self.weights} should hold a whole model, but {error}") from error
         return named(ids, takes["classes"], outputs.softmax(1).cpu().numpy())
 
     def model(self, recipe: Recipe) -> nn.Module:
@@ -157,7 +162,15 @@ class Network:
 
 
 def named(ids: list[str], classes: Sequence[str], probabilities: np.ndarray) -> Predictions:
-    """The likeliest class of every sample, from (samples, classes) probabilities."""
+    """The likeliest class of every sample, from (samples, classes) probabilities.
+
+    Raises ValueError for numbers that are no probabilities, such as those of damaged weights.
+    """
+    if probabilities.shape != (len(ids), len(classes)) or not np.isfinite(probabilities).all():
+        raise ValueError(
+            f"the model should give {len(classes)} probabilities per sample, but it gives "
+            f"{probabilities.shape[-1]} numbers, not all finite; its weights are damaged: train it again"
+        )
     likeliest = [classes[label] for label in probabilities.argmax(axis=1).tolist()]
     return Predictions(ids, likeliest, probabilities.max(axis=1))
 
@@ -208,21 +221,15 @@ def _images(files: Sequence[Path], example: Tensor) -> _Images:
 
 
 def _array(source: Path) -> np.ndarray:
-    if source.suffix.lower() not in (".npy", ".npz"):
+    what = "one array of numbers"
+    if source.suffix.lower() == ".npy":
+        return read_array(source, what)
+    if source.suffix.lower() != ".npz":
         raise ValueError(f"INPUT must be an .npy or .npz file, an image or a folder of images, got {source}")
-    try:
-        loaded = np.load(source, mmap_mode="c", allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            if len(loaded.files) != 1:
-                raise ValueError(f"expected one array, but there are {len(loaded.files)}")
-            array: np.ndarray = loaded[loaded.files[0]]
-            return array
-    except Exception as error:  # zip files have several ways to be damaged
-        raise ValueError(
-            f"{source} should hold one array of numbers, but it cannot be read: {error}"
-        ) from error
+    arrays = read_arrays(source, what)
+    if len(arrays) != 1:
+        raise ValueError(f"{source} should hold {what}, but there are {len(arrays)}")
+    return next(iter(arrays.values()))
 
 
 def _checked(source: Path, array: np.ndarray, example: Tensor) -> np.ndarray:

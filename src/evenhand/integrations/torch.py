@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from evenhand.core.arrays import as_batch
 from evenhand.core.history import LossHistory
 from evenhand.core.partition import Partition
-from evenhand.core.sampler import BalancedSampler
+from evenhand.core.rebalance import BalancedSampler
 
 # fmt: off
 _LOADER_SETTINGS = (

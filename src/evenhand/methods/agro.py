@@ -17,8 +17,9 @@ from evenhand.training.run import Run
 
 VERSION = 1
 GRID = {"cover": [0.1, 0.2], "warmup": [0, 1]}
+PUBLISHED = "worst group of validation (robust-transformers, trainer_slicer.py)"
 TRAININGS = 2
-COST_NOTE = "counted as two trainings; the grouper, a small net on ERM's features, comes on top"
+COST_NOTE = "counted as one training beside ERM's; the grouper, a small net on ERM's features, comes on top"
 TINY = 1e-12
 
 
@@ -61,6 +62,7 @@ class Grouped(nn.Module):
     - [AGRO-2] A_g <- (A_g + L_g) / 2, starting with the first L_g; size_g <- 0.95 size_g + 0.05 sum of a_ig
     - [AGRO-4] covered loss: sum over g of share_g x weight_g x L_g, where shares are those of the sizes, and
       weights are `cover_weights` of A
+    - [AGRO-5] in the first `warmup` epochs the grouper ascends the covered loss; then the model descends it
     """
 
     average: Tensor  # (groups,) A, zeros before the first step; buffers, so that checkpoints carry them

@@ -13,6 +13,7 @@ from evenhand.training.run import Run
 
 VERSION = 1
 GRID: dict[str, list[Any]] = {}
+PUBLISHED = "accuracy on the test set (DebiAN, bar_exp/base_trainer.py)"
 COST = 2.0  # two nets; each also looks at the other's batch
 TINY = 1e-6
 
@@ -29,7 +30,11 @@ def train(run: Run, *, balance: float = 1.0) -> nn.Module:
 
 
 class Alternating(nn.Module):
-    """One step of the classifier, then one of the discoverer on another batch, that of the step before."""
+    """Both nets learn in turn.
+
+    [DEBIAN-4] Each step updates the classifier, then the discoverer on another batch, that of the step
+    before. The net that is not updated is in evaluation mode.
+    """
 
     def __init__(self, discoverer: nn.Module, *, balance: float) -> None:
         super().__init__()

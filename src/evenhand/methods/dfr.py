@@ -14,6 +14,7 @@ from evenhand.training.run import Run
 VERSION = 1
 NEEDS_GROUPS = "val"
 GRID: dict[str, list[Any]] = {}
+PUBLISHED = "worst group of one half of validation (deep_feature_reweighting, dfr_evaluate_spurious.py)"
 COST = 1.05  # ERM, and features of the validation set
 STRENGTHS = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # of the authors' search on Waterbirds
 

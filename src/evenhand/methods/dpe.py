@@ -14,6 +14,7 @@ from evenhand.training.run import Run
 
 VERSION = 1
 GRID = {"diversity": [1e5, 1e4, 1e6]}
+PUBLISHED = "worst group of validation, for every head (dpe4subpop, src/dpe/core.py)"
 COST = 1.1  # ERM, and its heads on features of the validation set
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +14,12 @@ from torch.nn import functional as F
 
 from evenhand.methods._environments import Then, robust
 from evenhand.training.data import Split
-from evenhand.training.plan import Fit
 from evenhand.training.run import Run
+from evenhand.training.stage import Fit
 
-VERSION = 1
+VERSION = 2
 GRID: dict[str, list[Any]] = {"cluster": ["gmm", "kmeans"], "overcluster": [False, True]}
+PUBLISHED = "worst inferred subclass of validation (hidden-stratification, configs)"
 COST = 1.1  # beside ERM: clusters, then Group DRO
 TRAININGS = 2
 MOST = 2000  # samples of a class that clusters are fitted on, as silhouettes need all pairs of them
@@ -38,9 +40,11 @@ def train(
 
     [GEORGE-1] reduce "hardness": a sample is its margin z_y - max of the other logits, which for two
     classes is a coordinate along w_1 - w_0; "features": what the last layer sees.
-    [GEORGE-2] The number of clusters of a class, 2 to 10, has the highest mean silhouette.
-    [GEORGE-3] `overcluster`: a fifth of a cluster, found within it, is a cluster of its own if its silhouette
-    rises, its mean loss is above the cluster's, and it has enough training and validation samples.
+    [GEORGE-2] The number of clusters of a class, 2 to 10, has the highest mean over clusters of the mean
+    silhouette of a cluster. So small clusters count as much as large ones.
+    [GEORGE-3] `overcluster`: every cluster is cut into five. A piece is a cluster of its own if its mean
+    silhouette among all pieces of the class is positive and above that before, its mean loss is at least the
+    cluster's, and it has enough training and validation samples.
     [GEORGE-4] The model is the check with the best accuracy on the worst cluster of validation.
     """
     erm = run.fit("erm")
@@ -71,13 +75,17 @@ def margins(logits: Tensor, labels: Tensor) -> np.ndarray:
     return (own - logits.scatter(1, labels[:, None], -float("inf")).amax(1, keepdim=True)).numpy()
 
 
-def clusters(x: list[np.ndarray], kind: str, seed: int, sizes: range = range(2, 11)) -> list[np.ndarray]:
+def clusters(
+    x: list[np.ndarray], kind: str, seed: int, sizes: Sequence[int] = range(2, 11)
+) -> list[np.ndarray]:
     """[GEORGE-2]: the clusters of the training and of the validation samples of one class."""
     sample, best, chosen = x[0][_some(x[0], seed)], -2.0, None
     distinct = len(np.unique(sample, axis=0))
     for size in [size for size in sizes if size < distinct]:
         model = make(kind, size, seed).fit(sample)
-        score = float(np.nanmean(silhouette(sample, model.predict(sample), seed)))
+        part = model.predict(sample)
+        values = silhouette(sample, part, seed)
+        score = float(np.mean([values[part == each].mean() for each in np.unique(part)]))
         if score > best:
             best, chosen = score, model
     if chosen is None:
@@ -89,20 +97,21 @@ def overclusters(
     x: list[np.ndarray], parts: list[np.ndarray], losses: np.ndarray, kind: str, seed: int
 ) -> list[np.ndarray]:
     """[GEORGE-3]: the same clusters, with harder ones inside them set apart."""
-    before, apart = silhouette(x[0], parts[0], seed), [part.copy() for part in parts]
+    apart, pieces = [part.copy() for part in parts], [np.zeros_like(part) for part in parts]
     for number in np.unique(parts[0]):
-        rows = [np.flatnonzero(part == number) for part in parts]
-        within = [each[row] for each, row in zip(x, rows, strict=True)]
-        inside = clusters(within, kind, seed, range(PARTS, PARTS + 1))
-        after = silhouette(within[0], inside[0], seed)
-        for piece in np.unique(inside[0]):
-            mine = [rows[split][inside[split] == piece] for split in (0, 1)]
-            enough = len(mine[0]) >= max(LEAST, 0.005 * len(x[0])) and len(mine[1]) >= LEAST
-            harder = losses[mine[0]].mean() > losses[rows[0]].mean()
-            if enough and harder and np.nanmean(after[inside[0] == piece]) > np.nanmean(before[mine[0]]):
-                new = apart[0].max() + 1
-                for each, members in zip(apart, mine, strict=True):
-                    each[members] = new
+        rows = [part == number for part in parts]
+        inside = clusters([each[row] for each, row in zip(x, rows, strict=True)], kind, seed, [PARTS])
+        for piece, row, found in zip(pieces, rows, inside, strict=True):
+            piece[row] = PARTS * number + found
+    before, after = silhouette(x[0], parts[0], seed), silhouette(x[0], pieces[0], seed)
+    for number in np.unique(pieces[0]):
+        mine = [piece == number for piece in pieces]
+        enough = mine[0].sum() >= max(LEAST, 0.005 * len(x[0])) and mine[1].sum() >= LEAST
+        harder = losses[mine[0]].mean() >= losses[parts[0] == number // PARTS].mean()
+        if enough and harder and np.nanmean(after[mine[0]]) > max(np.nanmean(before[mine[0]]), 0):
+            new = apart[0].max() + 1
+            for each, members in zip(apart, mine, strict=True):
+                each[members] = new
     return apart
 
 

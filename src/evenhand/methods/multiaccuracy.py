@@ -16,6 +16,7 @@ from evenhand.training.run import Run
 
 VERSION = 1
 GRID = {"rate": [0.1, 0.03, 0.3]}
+PUBLISHED = "accuracy on held-out audit samples (MultiAccuracyBoost, Run.ipynb)"
 COST = 1.05  # ERM, and features of the validation set
 MOST = 5000  # validation samples that are audited
 STEEP = 0.1  # below this probability the derivative of the loss goes on as a straight line

@@ -57,7 +57,8 @@ def divide(
 ) -> np.ndarray:
     """Which samples are in their class's part with the higher loss, (training + validation samples,) bool.
 
-    `train` and `val` are features, `logits` the outputs for the training samples. Every class has a net.
+    `train` and `val` are features, `logits` the outputs for the training samples.
+    [PGI-5] Every class has a net, whose sign divides it. The part with the higher mean loss is the minority.
     """
     losses = F.cross_entropy(logits, labels, reduction="none")
     minority, val_minority = (torch.zeros(len(y), dtype=torch.bool) for y in (labels, val_labels))

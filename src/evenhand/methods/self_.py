@@ -13,6 +13,7 @@ from evenhand.training.run import Run
 
 VERSION = 1
 GRID = {"num_points": [100, 20, 500]}
+PUBLISHED = "worst group of validation (last-layer-retraining, exps/disagreement.py)"
 COST = 1.5  # the early net is trained beside ERM
 TRAININGS = 2
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
+from evenhand.core.history import summarise
 from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance, sample_weights
-from evenhand.core.summary import summarise
 from evenhand.training.run import Run
 
 VERSION = 1

@@ -14,6 +14,7 @@ from evenhand.training.run import Run
 
 VERSION = 1
 GRID = {"strength": [0.5, 1.0, 1.5, 2.0]}
+PUBLISHED = "validation accuracy, even over cells of probe and label (uLA, ula/methods/ula.py)"
 TRAININGS = 2
 COST_NOTE = "counted as one training; the probe and its outputs come on top"
 
@@ -25,6 +26,7 @@ def train(
 
     The paper's probe reads features of self-supervised pretraining. There is none here: the probe reads the
     network's features as they are before training, so random ones or those of the recipe's weights.
+    [ULA-4] The check is kept that is best by [ULA-3].
 
     - `strength`: of the adjustment, the paper's eta; `temperature`: of the probe's probabilities.
     - `decay`: of the moving average of the confusion matrix.

@@ -15,11 +15,12 @@ from torch.nn import functional as F
 
 from evenhand.methods._environments import Then, robust
 from evenhand.training.data import Batch, Split
-from evenhand.training.plan import Fit
 from evenhand.training.run import Run
+from evenhand.training.stage import Fit
 
 VERSION = 1
 GRID: dict[str, list[Any]] = {}
+PUBLISHED = "worst inferred group of validation (XRM, main.py)"
 COST = 3.0  # two nets, then the model
 TRAININGS = 2
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenhand import tasks
 from evenhand.bench import results
-from evenhand.bench.grid import task_file, title
+from evenhand.bench.grid import title
 from evenhand.bench.results import COLLAPSED, Frame
 from evenhand.report.render import Column, Row, Section, Table, interval, percents
-from evenhand.report.tables import mean_of_known, older, other_data, spec_of, told_left_out, trained_otherwise
+from evenhand.report.tables import (
+    Truth,
+    mean_of_known,
+    older,
+    other_data,
+    read_split,
+    spec_of,
+    told_left_out,
+    trained_otherwise,
+    unsealed,
+)
 from evenhand.training.record import Record
 
 REPLICATES = 2000
@@ -78,7 +86,13 @@ def table_compare(parts: Sequence[Frame], root: Path | None = None, against: str
     )
     sections = [_section(rows, root, delta) for rows in ordered]
     shown = [rows.assign(shown=~rows.duplicated(["name", "seed"])) for rows in ordered]
-    return Table("compare", "Variants, seed by seed", columns, sections, [how, *older(shown, "shown")])
+    return Table(
+        "compare",
+        "Variants, seed by seed",
+        columns,
+        sections,
+        [how, *unsealed(shown, "shown"), *older(shown, "shown")],
+    )
 
 
 def _ordered(rows: Frame, against: str) -> Frame:
@@ -143,14 +157,6 @@ def students_interval(gains: Sequence[float] | npt.NDArray[np.float64]) -> tuple
     return mean - half, mean + half
 
 
-@dataclass(frozen=True, eq=False)
-class Truth:
-    """What is known of the test samples: groups are the labels where there are none."""
-
-    labels: npt.NDArray[np.int64]  # (samples,)
-    groups: npt.NDArray[np.int64]  # (samples,)
-
-
 def resampled_wga(
     correct: npt.NDArray[np.bool_], groups: npt.NDArray[np.int64], replicates: int = REPLICATES
 ) -> npt.NDArray[np.float64]:
@@ -193,7 +199,7 @@ def resample(records: Sequence[Record], spec: str, root: Path | None) -> tuple[R
     """
     predicted = [record for record in records if (record.path / "predictions.npz").exists()]
     why = Counter({"keep no predictions": len(records) - len(predicted)})
-    truth = read_truth(spec, root) if predicted else None
+    truth = read_split(spec, root, "test") if predicted else None
     if truth is None:
         lacking = "have test samples whose labels are not here, see: evenhand data list, and --data"
         return {}, _said(why + Counter({lacking: len(predicted)}), len(records))
@@ -201,7 +207,7 @@ def resample(records: Sequence[Record], spec: str, root: Path | None) -> tuple[R
     why["were tested on other samples than the data here"] = len(predicted) - len(usable)
     if not usable:
         return {}, _said(why, len(records))
-    worst = resampled_wga(np.stack(list(usable.values())), truth.groups)
+    worst = resampled_wga(np.stack(list(usable.values())), _groups(truth))
     return dict(zip(usable, worst, strict=True)), _said(why, len(records))
 
 
@@ -210,21 +216,9 @@ def _said(why: Counter[str], total: int) -> list[str]:
     return [f"No interval over test samples of runs that {r}: {count} of {total}." for r, count in reasons]
 
 
-def read_truth(spec: str, root: Path | None) -> Truth | None:
-    """Labels and groups of a task's test samples; None where they are not here or nobody knows the task."""
-    if task_file(spec) is None:
-        return None
-    try:
-        from evenhand.tasks.samples import TEST
-
-        listing = tasks.listing(spec, root)  # so that no photograph has to be opened
-        if listing is not None:
-            rows, groups = listing.rows(TEST), listing.y if listing.group is None else listing.group
-            return Truth(listing.y[rows], groups[rows])
-        test = tasks.load(spec, root).test
-    except (ValueError, OSError, ImportError):
-        return None
-    return Truth(test.y.numpy(), (test.y if test.group is None else test.group).numpy())
+def _groups(truth: Truth) -> npt.NDArray[np.int64]:
+    """The groups of samples, (samples,); the classes where there are no groups."""
+    return truth.labels if truth.groups is None else truth.groups
 
 
 def _correct(record: Record, truth: Truth) -> npt.NDArray[np.bool_] | None:
@@ -233,7 +227,7 @@ def _correct(record: Record, truth: Truth) -> npt.NDArray[np.bool_] | None:
     if predictions is None or predictions.shape != truth.labels.shape:
         return None
     correct = np.asarray(predictions == truth.labels)
-    _, position, sizes = np.unique(truth.groups, return_inverse=True, return_counts=True)
+    _, position, sizes = np.unique(_groups(truth), return_inverse=True, return_counts=True)
     parts = record.metrics["test"]["groups"] or record.metrics["test"]["classes"]
     known = [(int(part["count"]), round(part["count"] * part["accuracy"])) for part in parts]
     hits = np.bincount(position, weights=correct).astype(np.int64)

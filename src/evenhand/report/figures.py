@@ -22,8 +22,17 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from evenhand.bench import results
-from evenhand.bench.grid import PAIR, named, title
-from evenhand.bench.needs import DYNAMICS, LEARNED, SWEPT, base, check, nothing_conflicts
+from evenhand.bench.grid import (
+    DYNAMICS,
+    LEARNED,
+    PAIR,
+    SWEPT,
+    base,
+    check_figure,
+    named,
+    nothing_conflicts,
+    title,
+)
 from evenhand.bench.results import COLLAPSED, Frame, counting
 from evenhand.report import palette
 from evenhand.report.render import plain
@@ -657,7 +666,7 @@ OF_ONE_TASK: dict[str, Callable[[Frame], Drawn | None]] = {
 
 def draw(name: str, runs: Frame, wanted: Sequence[str] = ()) -> Drawn:
     """One of FIGURES, of the `wanted` task, else of the first that can be drawn; sweeps of several or all."""
-    check(name)
+    check_figure(name)
     if name not in SWEPT and len(set(wanted)) > 1:
         raise ValueError(
             f"the figure {name!r} shows one task, got {' and '.join(dict.fromkeys(wanted))}; "

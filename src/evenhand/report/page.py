@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -20,7 +20,7 @@ from typing import Any
 import jinja2
 import numpy as np
 import numpy.typing as npt
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 import evenhand
 from evenhand import tasks
@@ -28,11 +28,10 @@ from evenhand.bench import results
 from evenhand.bench.results import Frame, is_told_groups, title
 from evenhand.core.partition import Partition
 from evenhand.report import palette, samples, story, tables
-from evenhand.report.commands import command
-from evenhand.report.render import Table, html_section
+from evenhand.report.commands import run_command
+from evenhand.report.render import Table, html_section, spread
 from evenhand.report.samples import Indices, Pictures, Rows, Samples, Texts
-from evenhand.report.words import count, duration, listed, percent, points, spread
-from evenhand.tasks import cache_root
+from evenhand.report.words import count, duration, listed, percent, points
 from evenhand.training.data import Task
 from evenhand.training.record import Record
 from evenhand.training.store import write_bytes
@@ -41,6 +40,7 @@ THUMBNAILS = 3_000_000  # bytes, in all galleries of a page; the rest of a page 
 MANY = 12  # variants of a task, above which only the selected ones stand side by side
 MOST_LINES = 12  # groups or classes in sight; with a few more than that, all
 MOST_TRAININGS = 12
+LONG_NAME = 24  # characters
 MOST_POINTS = 120  # of one line: more cannot be told apart on a screen
 TABLES = ("1", "2", "selected", "cost")
 
@@ -64,8 +64,18 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"count": count, "percent": percent, "colour": palette.variable, "title": title}
+    made.filters["dotted"] = dotted
     made.filters["part"] = lambda table, section: Markup(html_section(table, section))
     return made
+
+
+def dotted(name: str) -> Markup:
+    """A name that may be broken at its dots where it is long.
+
+    >>> print(dotted("results.eta_parts"), dotted("my_package.methods.balanced_tab"))
+    results.eta_parts my_package.<wbr>methods.<wbr>balanced_tab
+    """
+    return escape(name).replace(".", Markup(".<wbr>")) if len(name) > LONG_NAME else escape(name)
 
 
 def document(template: str, *, explore: bool = False, **content: Any) -> str:
@@ -167,21 +177,20 @@ def _rounded(values: Floats) -> list[float | None]:
 # -- the page of runs --------------------------------------------------------------------------------------
 
 
-def task_loader(root: Path | None = None) -> TaskLoader:
+def task_loader(root: Path | None = None, trust: Collection[str] = ()) -> TaskLoader:
     """Gives the task that a run was trained on, or None when its data are not there.
 
-    `root` is the folder that holds the datasets, as for `tasks.load`.
+    `root` is the folder that holds the datasets, as for `tasks.load`. A record may be a stranger's, so a task
+    that is not one of ours is loaded only if `trust` names its module.
     """
 
     def load(record: Record) -> Task | None:
         spec = record.config.get("spec")
         if not isinstance(spec, str) or not spec:
             return None
-        packed = record.path.resolve().is_relative_to((cache_root() / "unpacked").resolve())
-        if packed and "." in tasks.parse(spec)[0]:
-            return None  # a packed record may be a stranger's, and must not say what we import
         try:
-            return tasks.load(spec, root)
+            name = tasks.parse(spec)[0]
+            return None if "." in name and name not in trust else tasks.load(spec, root)
         except (ValueError, OSError, ImportError):
             return None
 
@@ -300,6 +309,11 @@ def _labelled(shown: Frame, rows: Frame, settings: str) -> Frame:
 def _task(record: Record, load_task: TaskLoader) -> tuple[Task | None, str]:
     """The record's task, only if its data are those that the run saw: else the samples would be others."""
     task = load_task(record)
+    if task is None and "." in (name := str(record.config.get("spec", "")).partition(":")[0]):
+        return (
+            None,
+            f"The task {name} is not part of evenhand, so no samples are shown; --trust {name} loads it.",
+        )
     if task is None:
         return None, "The data are not on the machine that made this page, so no samples are shown."
     parts = record.partition
@@ -471,7 +485,7 @@ def _runs(own: Frame, task: Task | None) -> dict[str, Any]:
                 "mean": percent(row.test_accuracy_weighted),
                 "time": duration(None if np.isnan(row.unshared) else row.unshared),
                 "folder": "/".join(row.record.path.parts[-3:]),
-                "command": command(row.record, task),
+                "command": run_command(row.record, task),
                 "settings": {name: value for name, value in settings.items() if name not in common},
                 "plot": spark(palette.variable(row.method), losses) if losses else None,
             }

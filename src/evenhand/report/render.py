@@ -1,7 +1,7 @@
 """Render: one table for a terminal, as Markdown, CSV, LaTeX, JSON or HTML.
 
 A Table is made of values: numbers, texts, `Mean`s over seeds, intervals, settings. Its columns say how a
-person reads them; a machine gets the values. `from_frame` makes one of any DataFrame.
+person reads them; a machine gets the values.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from evenhand.bench.grid import named
 from evenhand.core.metrics import Mean
@@ -42,6 +44,17 @@ def percents(value: Mean | float, digits: int = 1, unit: int = 100) -> str:
         return f"{unit * value:.{digits}f}"
     spread = f" ± {unit * value.deviation:.{digits}f}" if len(value.per_seed) != 1 else ""
     return f"{unit * value.mean:.{digits}f}{spread}"  # the paper's come without their seeds
+
+
+def spread(values: Sequence[float]) -> str:
+    """Fractions as their mean, with the deviation where there are several; a dash where there are none.
+
+    >>> spread([0.5]), spread([0.5, 0.7]), spread([])
+    ('50.0%', '60.0 ± 10.0%', '–')
+    """
+    if not len(values):
+        return "–"
+    return f"{percents(Mean(float(np.mean(values)), float(np.std(values)), tuple(values)))}%"
 
 
 ratio = partial(percents, digits=2, unit=1)
@@ -130,16 +143,6 @@ class Table:
         """What the line of a column that stands below another is called: "WGA, paper" is "paper"."""
         own = self.columns[column]
         return own.label or own.name.removeprefix(f"{own.below}, ")
-
-
-def from_frame(
-    frame: Any, title: str = "", notes: Sequence[str] = (), **writers: Callable[[Any], str]
-) -> Table:
-    """A Table of a DataFrame's columns; `writers` says how a column's values are written."""
-    columns = [
-        Column(name, writers.get(name, plain), words=frame[name].dtype.kind not in "fiub") for name in frame
-    ]
-    return Table("", title, columns, [Section("", frame.to_dict("records"))], notes)
 
 
 def _cell(value: Any, column: Column) -> Cell:

@@ -11,7 +11,8 @@ import numpy as np
 from evenhand.bench.results import Frame, is_told_groups, title
 from evenhand.report.compare import students_interval
 from evenhand.report.palette import BASELINE, FEATURED
-from evenhand.report.words import count, listed, percent, points, spread
+from evenhand.report.render import spread
+from evenhand.report.words import count, listed, percent, points
 from evenhand.training.record import Record
 
 NOTHING = 0.0005  # a difference that rounds to zero
@@ -98,6 +99,10 @@ def tell(chosen: Frame, found: Record | None) -> Story:
         sentences.append("There was no test set: the weights were chosen by the samples that are scored.")
     if chosen.older.iloc[0]:
         sentences.append("These are older records: they do not say how they were computed.")
+    if not chosen.sealed.all():
+        sentences.append(
+            "Unsealed: these records have no checksums, so a changed number would not be noticed."
+        )
     stats = _stats(shown, worst, scored_on, chosen, found)
     leader = "" if change is None or change.verdict == "same" else leader
     return Story(headline, [sentence for sentence in sentences if sentence], stats, leader, change)

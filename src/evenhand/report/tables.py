@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from evenhand import tasks
 from evenhand.bench import results
@@ -30,6 +30,7 @@ from evenhand.bench.grid import (
 from evenhand.bench.results import CRITERIA, Frame, Result, counting, of_task, result
 from evenhand.core.metrics import Mean
 from evenhand.report import paper
+from evenhand.report.commands import bench_command, is_packed
 from evenhand.report.render import Column, Row, Section, Table, interval, percents, plain, ratio
 from evenhand.report.words import count, duration, listed
 from evenhand.training import plugins
@@ -42,6 +43,7 @@ NAMES = {
     "methods": "groups, hyperparameters and trainings that every method needs (Table B.1)",
     "selected": "the hyperparameters that are selected, the paper's, and the oracle's",
     "cost": "time of the longest run and of the whole search",
+    "field": "WGA, PoU, accuracy and cost of all methods that were run, with what each is told",
     "compare": "every method with every setting that was run, seed by seed against TAB or another",
 }
 MOST = 3  # settings named in a note; of the rest it says how many
@@ -86,7 +88,7 @@ def make(
 
         return table_compare(parts, root, against)
     made = table_two(parts, by) if name == "2" else OF_TASKS[name](parts, by, failed)
-    return replace(made, notes=[*made.notes, *older(parts, "alike")])
+    return replace(made, notes=[*made.notes, *unsealed(parts, "alike"), *older(parts, "alike")])
 
 
 def check(name: str) -> None:
@@ -284,7 +286,7 @@ def table_two(parts: Sequence[Frame], by: str | None = None) -> Table:
         if not found and all(_knows_no_conflicts(record) for record in rows.record[rows.alike]):
             said.append(f"{spec} does not say which samples conflict, so none can be counted.")
         elif not found:
-            said.append(f"Missing: {spec}; do it with: {command(rows, ['tab'])}")
+            said.append(f"Missing: {spec}; do it with: {bench_command(rows, ['tab'])}")
         said += [f"{spec}: {note}" for note in differences(rows)] if found else []
     explained = (
         "Per cent of bias-conflicting samples. In D: of the training set; in D': of the balanced set; "
@@ -490,6 +492,40 @@ def spent(records: Iterable[Record]) -> float | None:
     return sum(folders.values()) or None
 
 
+# -- the whole field ---------------------------------------------------------------------------------------
+
+SHARED = ("seeds", "WGA", "95% interval", "PoU", "accuracy, weighted", "accuracy, balanced")
+FIELD = (
+    Column("method", words=True),
+    Column("needs groups for", words=True),
+    *(column for column in ONE if column.name in SHARED),
+    Column("candidates"),
+    Column("over ERM's", partial(times, digits=2)),
+)
+
+
+def table_field(parts: Sequence[Frame], by: str | None = None, failed: Sequence[Failure] = ()) -> Table:
+    """Table 1 of the methods that were run, without the paper's numbers but with privileges and costs."""
+    one = table_one(parts, by, failed)
+    sections = []
+    for rows, section in zip(parts, one.sections, strict=True):
+        found = results_of(rows, methods_of(rows), by)
+        erm = found["erm"].rows.unshared.mean() if "erm" in found else None
+        lines = [
+            {
+                **line,
+                "needs groups for": reads_groups(method),
+                "candidates": found[method].num_candidates,
+                "over ERM's": erm and found[method].rows.unshared.mean() / erm,
+            }
+            for method, line in zip(methods_of(rows), section.rows, strict=True)
+            if method in found
+        ]
+        sections.append(replace(section, rows=lines))
+    explained = "Over ERM's: seconds of the selected candidate, trainings counted as if none were shared."
+    return Table("field", "All methods", FIELD, sections, [*one.notes, explained])
+
+
 # -- what the data and the methods are ---------------------------------------------------------------------
 
 DATASETS = (
@@ -552,43 +588,56 @@ def _facts_of_runs(rows: Frame) -> dict[str, Any]:
 
 
 def facts_of_data(spec: str, root: Path | None) -> dict[str, Any]:
-    """What the data themselves say, where they are; photographs are counted in their lists, not opened."""
+    """The columns of the dataset table as the data themselves give them; {} where they are not here."""
+    train = read_split(spec, root, "train")
+    if train is None:
+        return {}
+    size = len(train.labels)
+    facts: dict[str, Any] = {"N": size, "L": len(train.class_names), "shape": train.shape}
+    if train.groups is not None:
+        facts["k"] = len(train.group_names)
+        facts["worst group"] = float(np.unique(train.groups, return_counts=True)[1].min() / size)
+        if train.conflicting:
+            facts["conflicting"] = float(np.isin(train.groups, sorted(train.conflicting)).mean())
+    return facts
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What the data say of the samples of one split."""
+
+    labels: npt.NDArray[np.int64]  # (samples,)
+    groups: npt.NDArray[np.int64] | None  # (samples,)
+    class_names: Sequence[str]
+    group_names: Sequence[str]
+    conflicting: Collection[int]  # groups
+    shape: tuple[int, ...]  # of a sample
+
+
+def read_split(spec: str, root: Path | None, name: Literal["train", "test"]) -> Truth | None:
+    """A split of a task; None where its data are not here or nobody knows the task.
+
+    Photographs are looked up in their lists, and none is opened.
+    """
     declared = task_file(spec)
     if declared is None:
-        return {}
+        return None
     try:
         listing = tasks.listing(spec, root)
         if listing is not None and listing.kind == "images":
-            from evenhand.tasks.samples import TRAIN
+            from evenhand.tasks.samples import TEST, TRAIN
 
+            rows, group = listing.rows(TRAIN if name == "train" else TEST), listing.group
             size = int(tasks.parse(spec)[1].get("size") or declared.options["size"])
-            train, group = listing.rows(TRAIN), listing.group
-            counted = len(train), None if group is None else group[train], listing.conflicting
-            return _facts(listing.class_names, listing.group_names, (3, size, size), *counted)
+            names = listing.class_names, listing.group_names, listing.conflicting
+            return Truth(listing.y[rows], None if group is None else group[rows], *names, (3, size, size))
         task = tasks.load(spec, root)
     except (ValueError, OSError, ImportError):
-        return {}
-    groups = None if task.train.group is None else task.train.group.numpy()
-    shape = tuple(task.train.x[0].shape)
-    return _facts(task.class_names, task.group_names, shape, len(task.train), groups, task.conflicting)
-
-
-def _facts(
-    classes: Sequence[str],
-    group_names: Sequence[str],
-    shape: tuple[int, ...],
-    size: int,
-    group: np.ndarray | None,
-    conflicting: Collection[int],
-) -> dict[str, Any]:
-    """The columns of the dataset table; `group`, (size,), is of the training samples."""
-    facts: dict[str, Any] = {"N": size, "L": len(classes), "shape": shape}
-    if group is not None:
-        facts["k"] = len(group_names)
-        facts["worst group"] = float(np.unique(group, return_counts=True)[1].min() / size)
-        if conflicting:
-            facts["conflicting"] = float(np.isin(group, sorted(conflicting)).mean())
-    return facts
+        return None
+    split = task.train if name == "train" else task.test
+    groups = None if split.group is None else split.group.numpy()
+    names = task.class_names, task.group_names, task.conflicting
+    return Truth(split.y.numpy(), groups, *names, tuple(split.x[0].shape))
 
 
 METHODS = (
@@ -596,6 +645,7 @@ METHODS = (
     Column("name", words=True),
     Column("needs groups for", words=True),
     Column("groups, paper", below="needs groups for", words=True),
+    Column("published code selects by", words=True),
     Column("searched", words=True),
     Column("candidates"),
     Column("candidates elsewhere", words=True),
@@ -620,12 +670,12 @@ def _method(name: str) -> Row:
     declared = method_file(name)
     assert declared is not None, f"{name} is one of our methods"
     grid, theirs = declared.constants.GRID, paper.numbers()["methods"].get(name)
-    told, reads = is_told_groups(name), getattr(declared.constants, "NEEDS_GROUPS", None)
     others = {task: grid_of(task, name) for task in tasks.names()}
     row: dict[str, Any] = {
         "method": name,
         "name": title(name),
-        "needs groups for": "validation" if reads == "val" else _groups(told, told),
+        "needs groups for": reads_groups(name),
+        "published code selects by": getattr(declared.constants, "PUBLISHED", ""),
         "searched": "; ".join(f"{key}: {' '.join(map(plain, grid[key]))}" for key in grid) or "nothing",
         "candidates": len(combinations(grid)),
         "candidates elsewhere": ", ".join(
@@ -639,6 +689,13 @@ def _method(name: str) -> Row:
         more = " or more" if theirs.get("or_more") else ""
         row["paper's hyperparameters"] = ", ".join(theirs["hyperparameters"]) + more or "none"
     return row
+
+
+def reads_groups(method: str) -> str:
+    """What a method is given groups for, as its file declares."""
+    declared, told = method_file(method), is_told_groups(method)
+    reads = getattr(declared and declared.constants, "NEEDS_GROUPS", None)
+    return "validation" if reads == "val" else _groups(told, told)
 
 
 def _groups(training: bool, selection: bool) -> str:
@@ -733,6 +790,15 @@ def older(parts: Sequence[Frame], among: str) -> list[str]:
     ]
 
 
+def unsealed(parts: Sequence[Frame], among: str) -> list[str]:
+    """How many of the runs that the column `among` marks have no checksums, noted once below a table."""
+    shown = [rows[rows[among]] for rows in parts]
+    number, total = sum(int((~rows.sealed.astype(bool)).sum()) for rows in shown), sum(map(len, shown))
+    which = "all runs" if number == total else f"{number} of {total} runs"
+    note = f"Unsealed: {which}. They have no checksums, so a changed number in them would not be noticed."
+    return [note] if number else []
+
+
 def ties(rows: Frame, methods: Sequence[str], criteria: Sequence[str | None]) -> list[str]:
     """Where a criterion cannot choose; None is the paper's for the method."""
     equal: dict[str, list[str]] = {}
@@ -756,25 +822,6 @@ def told_left_out(reasons: Counter[str]) -> list[str]:
     return [f"Left out: {count(sum(reasons.values()), 'run')} ({', '.join(parts)})."] if parts else []
 
 
-def command(rows: Frame, methods: Sequence[str]) -> str:
-    """The bench command that makes what is missing of these methods."""
-    spec, alike = spec_of(rows), rows[rows.alike]
-    words = ["evenhand", "bench", spec, "--methods", ",".join(methods)]
-    words += ["--seeds", ",".join(map(str, results.seeds(rows)))]
-    for name, value in results.recipe_changes(alike.recipe.iloc[0], spec).items():
-        text = str(value).lower() if value is None or isinstance(value, bool) else str(value)
-        words += ["--epochs", text] if name == "epochs" else ["--set", f"{name}={text}"]
-    first = alike.record.iloc[0]
-    if not first.older:  # what is computed otherwise would not count beside these
-        compiled = str(first.config.get("full_recipe", {}).get("compile", "auto"))
-        words += ["--set", f"compile={compiled}"] if compiled != "auto" else []
-        words += ["--device", str(first.made_with["device"])]
-    runs = first.path.parents[2]
-    if runs != Path("runs") and not _packed(runs):
-        words += ["--runs", str(runs)]
-    return shlex.join(words)
-
-
 def _missing(rows: Frame, methods: Sequence[str]) -> list[str]:
     """Which runs of the grids are not there, and the command that does them."""
     lines, lacking, known = [], [], set(results.methods(rows))
@@ -792,14 +839,9 @@ def _missing(rows: Frame, methods: Sequence[str]) -> list[str]:
             more = [count(len(seeds) - MOST, "more setting")] if len(seeds) > MOST else []
             lines.append(f"Missing: {method}, {len(missing)} of {total} runs: {listed([*shown, *more])}.")
             lacking.append(method)
-    packed = _packed(rows.path.iloc[0].parents[2])
+    packed = is_packed(rows.path.iloc[0].parents[2])
     first = "Unpack the records (evenhand unpack FILE --runs runs), then do" if packed else "Do"
-    return [*lines, f"{first} what is missing with: {command(rows, lacking)}"] if lacking else []
+    return [*lines, f"{first} what is missing with: {bench_command(rows, lacking)}"] if lacking else []
 
 
-def _packed(runs: Path) -> bool:
-    """Whether runs lie in the cache, where packed ones are read and from where no bench goes on."""
-    return runs.absolute().is_relative_to(tasks.cache_root().absolute())
-
-
-OF_TASKS = {"1": table_one, "selected": table_selected, "cost": table_cost}
+OF_TASKS = {"1": table_one, "selected": table_selected, "cost": table_cost, "field": table_field}

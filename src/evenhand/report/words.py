@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -76,17 +74,3 @@ def number(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
-
-
-def spread(scores: Iterable[float]) -> str:
-    """Mean, and population deviation where there are several values; a dash where there are none.
-
-    >>> spread([0.5]), spread([0.5, 0.7]), spread([])
-    ('50.0%', '60.0 ± 10.0%', '–')
-    """
-    values = list(scores)
-    if not values:
-        return "–"
-    if len(values) == 1:
-        return percent(values[0])
-    return f"{100 * np.mean(values):.1f} ± {100 * np.std(values):.1f}%"

@@ -18,6 +18,7 @@ from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 
 RECIPE = images.PRETRAINED.replace(epochs=150, batch_size=436, weight_decay=1e-4)
+HAS_GROUPS = True
 
 SOURCE = datasets.Source(
     folder="celeba",

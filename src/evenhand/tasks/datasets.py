@@ -12,6 +12,7 @@ import http.client
 import io
 import lzma
 import shutil
+import stat
 import struct
 import tarfile
 import urllib.request
@@ -26,7 +27,7 @@ import numpy as np
 
 from evenhand import tasks
 from evenhand.tasks import cache_root, data_root
-from evenhand.training import log, store
+from evenhand.training import log, manifest, store
 
 if TYPE_CHECKING:
     from evenhand.training.data import Task
@@ -133,12 +134,9 @@ def find_folder(task: str, source: Source, root: Path | None, name: str) -> Path
 
 
 def unpack(task: str, archives: list[Path]) -> Path:
-    """The folder in the cache with the content of all these archives; done once for each version of them."""
-    stamp = hashlib.sha256()
-    for archive in archives:
-        state = archive.stat()
-        stamp.update(f"{archive.name} {state.st_size} {state.st_mtime_ns}\n".encode())
-    place = cache_root() / "unpacked" / f"{task}-{stamp.hexdigest()[:12]}"
+    """The folder in the cache with what these archives hold; made once for the same content of them."""
+    digests = "\n".join(f"{archive.suffix} {manifest.digest(archive)}" for archive in archives)
+    place = cache_root() / "unpacked" / f"{task}-{manifest.digest(digests.encode())[:32]}"
     target, complete = place / "content", place / "complete.json"
     with store.claim(place):
         if complete.is_file():
@@ -185,7 +183,8 @@ def _extract(archive: Path, target: Path) -> None:
                 for entry in zipped.infolist():
                     path = Path(entry.filename)
                     outside = not entry.filename or path.is_absolute() or ".." in path.parts
-                    check(entry.filename, entry.file_size, outside)
+                    link = stat.S_ISLNK(entry.external_attr >> 16)
+                    check(entry.filename, entry.file_size, outside or link)
                 for entry in zipped.infolist():
                     zipped.extract(entry, target)
         elif not hasattr(tarfile, "data_filter"):

@@ -12,6 +12,7 @@ from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 
 RECIPE = images.PRETRAINED.replace(epochs=300, batch_size=137, weight_decay=1e-2)
+HAS_GROUPS = True
 
 SOURCE = datasets.Source(
     folder="waterbirds",

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.training.data import Batch, Items, Split, Task, as_input
+from evenhand.training.data import Batch, Items, Split, Task, as_input, checksum, content_of
 
 Transform = Callable[
     [Tensor, Batch, torch.Generator], Tensor
@@ -82,37 +82,11 @@ def _moved(storage: Tensor | np.ndarray, device: torch.device) -> Tensor:
 
 def _ahead(batches: Iterator[Tensor], depth: int = 2) -> Iterator[Tensor]:
     """The same batches, prepared by a thread while the device works on the one before."""
-    ready: queue.Queue[Tensor | BaseException | None] = queue.Queue(depth)
-    stop = threading.Event()
-
-    def offer(item: Tensor | BaseException | None) -> None:
-        """Wait for a place, but not for a consumer that has gone."""
-        while not stop.is_set():
-            try:
-                return ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for batch in batches:
-                offer(batch)
-                if stop.is_set():
-                    return
-            offer(None)
-        except BaseException as error:  # handed to the consumer, which raises it
-            offer(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stop.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as worker:
+        ready = deque(worker.submit(next, batches, None) for _ in range(depth))
+        while (batch := ready.popleft().result()) is not None:
+            ready.append(worker.submit(next, batches, None))
+            yield batch
 
 
 def batch_sizes(num_samples: int, batch_size: int) -> list[int]:
@@ -213,3 +187,30 @@ class Batches:
         if x.ndim == 4 and x.is_cuda:
             x = x.contiguous(memory_format=torch.channels_last)
         return dataclasses.replace(batch, x=x)
+
+
+class Inputs:
+    """The inputs of a run's splits: each storage is moved to the device once and hashed once."""
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        self._task, self._device = task, device
+        self._sources: dict[int, Source] = {}
+        self._checksums: dict[int, tuple[object, str]] = {}
+
+    def batches(self, split: Split, batch_size: int, **options: Any) -> Batches:
+        """The batches of a split; `options` are those of `Batches`."""
+        source = self._sources.get(id(split.x))
+        if source is None:
+            source = self._sources[id(split.x)] = Source(split.x, self._device)
+        return Batches(split, self._task, source, batch_size=batch_size, **options)
+
+    def name(self, split: Split) -> str:
+        """What keys call a split's inputs: the name of the task's own split, or else a checksum."""
+        ready = " ready" if split.ready else ""  # neither augmented nor normalised
+        for name in ("train", "val"):
+            if split.x is getattr(self._task, name).x:
+                return name + ready
+        known = self._checksums.get(id(split.x))
+        if known is None:  # kept with the inputs, so that no others get their identity
+            known = self._checksums[id(split.x)] = (split.x, checksum(*content_of(split)))
+        return known[1] + ready

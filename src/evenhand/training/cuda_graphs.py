@@ -1,4 +1,4 @@
-"""The quickest way through a model on a GPU: CUDA graphs where launching takes longer than computing."""
+"""The fast forward pass on a GPU: compiled, or a CUDA graph where launching takes longer than computing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Forward = Callable[[Tensor], Tensor]
 GRAPH = 200  # steps from which capturing, about a second, pays
 
 
-def quickest(
+def fast_forward(
     model: nn.Module,
     recipe: Recipe,
     device: torch.device,

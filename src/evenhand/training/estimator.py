@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,20 @@ from torch import Tensor, nn
 from evenhand.core import ranks
 from evenhand.training import log
 from evenhand.training.checkpoint import Histories, claim_together, load_for_all, save_checkpoint, write_curve
-from evenhand.training.data import Split, checksum
+from evenhand.training.data import checksum
 from evenhand.training.estimator_histories import fit, losses_of, probabilities, seeded, softmax, training_of
 from evenhand.training.evaluation import weighted_mean
 from evenhand.training.keys import Description, is_named
-from evenhand.training.plan import Fit, is_array, scored
+from evenhand.training.stage import (
+    Fit,
+    Request,
+    check_recorded,
+    check_unused,
+    is_array,
+    other_samples,
+    scored,
+    stage_folder,
+)
 
 if TYPE_CHECKING:
     from evenhand.training.run import Run
@@ -119,8 +128,8 @@ def from_arrays(arrays: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
 
 def _trees(estimator: Any) -> Iterator[dict[str, np.ndarray]]:
     if type(estimator).__name__ == "HistGradientBoostingClassifier":
-        words = estimator.is_categorical_
-        if words is None or not words.any():
+        categorical = estimator.is_categorical_
+        if categorical is None or not categorical.any():
             yield tree_arrays(estimator)
 
 
@@ -156,7 +165,7 @@ def tree_arrays(model: Any) -> dict[str, np.ndarray]:
     for name in ("left", "right"):
         arrays[name] += np.repeat(starts, sizes)
     arrays["set"] += np.repeat(firsts[:-1], sizes)
-    arrays |= {"roots": starts, "sets": np.concatenate(sets)}  # of words' codes that go left, a bit for each
+    arrays |= {"roots": starts, "sets": np.concatenate(sets)}  # of categories that go left, a bit each
     arrays["start"] = np.asarray(model._baseline_prediction, dtype=np.float64).reshape(-1)
     return arrays
 
@@ -180,10 +189,10 @@ def _leaves(arrays: Mapping[str, np.ndarray], root: int, x: np.ndarray) -> np.nd
         value = x[inner, arrays["feature"][node]]
         gone = np.isnan(value)
         left = value <= arrays["threshold"][node]
-        words = (arrays["categorical"][node] != 0) & ~gone
-        code = value[words].astype(np.int64)
-        bits = arrays["sets"][arrays["set"][node[words]], code // 32]
-        left[words] = (bits >> (code % 32)) & 1 != 0
+        categorical = (arrays["categorical"][node] != 0) & ~gone
+        code = value[categorical].astype(np.int64)
+        bits = arrays["sets"][arrays["set"][node[categorical]], code // 32]
+        left[categorical] = (bits >> (code % 32)) & 1 != 0
         left[gone] = arrays["missing_left"][node[gone]] != 0
         at[inner] = np.where(left, arrays["left"][node], arrays["right"][node])
     values: np.ndarray = arrays["value"][at]
@@ -202,26 +211,44 @@ class EstimatorFit(Fit):
         return outputs
 
 
-@dataclass(frozen=True)
-class EstimatorPlan:
-    """One call of `Run.fit_estimator`."""
+class EstimatorStage:
+    """A request for a classifier instead of a network, and the folder of its training."""
 
-    stage: str
-    estimator: Any
-    split: Split
-    val: Split
-    weight: np.ndarray | None  # (rows,)
-    epochs: int | None
-    recorded: bool
-    num_classes: int
-    seed: int
+    def __init__(
+        self, run: Run, request: Request, estimator: Any, sample_weight: Any, epochs: int | None
+    ) -> None:
+        check(estimator, record=request.record)
+        self.run, self.name, self.estimator, self.epochs = run, request.stage, estimator, epochs
+        split = other_samples(run, request)
+        self.split, self.val = (run.train if split is None else split), request.val or run.val
+        self.weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        if self.weight is not None and self.weight.shape != (len(self.split),):
+            raise ValueError(
+                f"sample_weight must hold one number for each of the {len(self.split)} rows, got "
+                f"{self.weight.shape}"
+            )
+        check_recorded(run, request.record, self.val)
+        plain = split is None and request.val is None and sample_weight is None
+        self.recorded = request.record or plain
+        if ranks.count() > 1:
+            raise ValueError(
+                f"stage {self.name!r} trains an estimator, which one process does; run it without torchrun"
+            )
+        named = is_named(estimator) and is_array(self.split) and is_array(self.val)
+        self.folder = stage_folder(run, self._content(), named=named)
+        if not Description(estimator).complete:
+            check_unused(run, self.name, self.folder, (estimator,), "estimator")
 
-    def content(self, storage: Callable[[Split], str]) -> dict[str, Any]:
+    def _content(self) -> dict[str, Any]:
         """What the key of the stage hashes."""
+        run, preparation = self.run, self.run.preparation
         return {
-            "stage": self.stage,
+            **({"inputs": preparation} if preparation else {}),
+            "task": run.task.name,
+            "data": run.task.checksum,
+            "stage": self.name,
             "estimator": Description(self.estimator).content,
-            "x": [storage(split) for split in (self.split, self.val)],
+            "x": [run.inputs.name(split) for split in (self.split, self.val)],
             "rows": checksum(self.split.index, self.split.rows, self.split.y),
             "val": scored(self.val),
             "weight": "" if self.weight is None else checksum(self.weight),
@@ -229,40 +256,92 @@ class EstimatorPlan:
             "recorded": self.recorded,
         }
 
-    def is_named(self) -> bool:
-        """Whether the content says all of what makes this training."""
-        return is_named(self.estimator) and is_array(self.split) and is_array(self.val)
+    def fit(self) -> EstimatorFit:
+        """Train the classifier, or return what an earlier call has left."""
+        folder, model = self.folder, None
+        with claim_together(folder):
+            state = load_for_all(folder / f"{SNAPSHOT}.ckpt")
+            if state is not None and not _is_whole(folder, state):
+                state = None
+            if state is None:
+                log.note("%s: begins in %s", self.name, folder.name)
+                model, state = self._train()
+                log.note("%s: %d epochs, %.1f s in all", self.name, state["epoch"], state["seconds"])
+            else:
+                write_curve(folder, state["log"], complete=True)
+                log.note("%s: reused, %d epochs in %s", self.name, state["epoch"], folder.name)
+        make, epochs, seconds = partial(self._model, model, state), state["epoch"], state["seconds"]
+        return EstimatorFit(folder, epochs, seconds, SNAPSHOT, state["log"], make, lambda: state)
 
+    def _model(self, model: EstimatorModel | None, state: dict[str, Any]) -> EstimatorModel:
+        if model is None and state["tensors"] is None:
+            log.note("%s: trains again, because it cannot be saved", self.name)
+            return self._trained(lambda _: None)
+        return model or EstimatorModel(state["tensors"], self.run.num_classes)
 
-def fit_estimator(run: Run, plan: EstimatorPlan, folder: Path) -> EstimatorFit:
-    """Train a classifier, or return what an earlier call has left."""
-    if ranks.count() > 1:
-        raise ValueError(
-            f"stage {plan.stage!r} trains an estimator, which one process does; run it without torchrun"
-        )
-    made: list[EstimatorModel] = []
-    with claim_together(folder):
-        state = load_for_all(folder / f"{SNAPSHOT}.ckpt")
-        if state is not None and not _is_whole(folder, state):
-            state = None
-        if state is None:
-            log.note("%s: begins in %s", plan.stage, folder.name)
-            model, state = _train(run, plan, folder)
-            made.append(model)
-            log.note("%s: %d epochs, %.1f s in all", plan.stage, state["epoch"], state["seconds"])
+    def _trained(self, look: Callable[[list[np.ndarray]], None]) -> EstimatorModel:
+        """Train it, and look at what it says of training and validation samples at every step it shows."""
+        run, split = self.run, self.split
+        estimator, y = seeded(self.estimator, run.seed), split.y.numpy()
+        inputs = [
+            np.concatenate([batch.x.flatten(1).double().cpu().numpy() for batch in run.batches(each)])
+            for each in (split, self.val)
+        ]  # as the model will see them, (samples, features) float64
+        training = training_of(estimator) if self.recorded else None
+        if training is not None:
+            for scores in training(estimator, inputs, y, self.weight, self.epochs, run.seed):
+                look(scores)
         else:
-            write_curve(folder, state["log"], complete=True)
-            log.note("%s: reused, %d epochs in %s", plan.stage, state["epoch"], folder.name)
+            fit(estimator, inputs[0], y, self.weight)
+            look([probabilities(estimator, x) for x in inputs])
+        arrays = arrays_of(estimator, inputs[0])
+        tensors = {PREFIX + name: torch.from_numpy(each) for name, each in (arrays or {}).items()}
+        tensors[PREFIX + "classes"] = torch.from_numpy(np.asarray(estimator.classes_).astype(np.int64))
+        return EstimatorModel(tensors, run.num_classes, estimator if arrays is None else None)
 
-    def load() -> tuple[nn.Module, dict[str, Any]]:
-        if not made and state["tensors"] is None:
-            log.note("%s: trains again, because it cannot be saved", plan.stage)
-            made.append(_trained(run, plan, lambda _: None))
-        elif not made:
-            made.append(EstimatorModel(state["tensors"], plan.num_classes))
-        return made[0], state
+    def _train(self) -> tuple[EstimatorModel, dict[str, Any]]:
+        begun, curve, run = time.monotonic(), list[dict[str, Any]](), self.run
+        histories = None
+        if self.recorded and training_of(self.estimator) is not None:
+            histories = Histories(self.folder, len(run.train), len(run.val))
+            histories.truncate(0)
+        labels = [self.split.y.numpy(), self.val.y.numpy()]
+        positions = [self.split.index, torch.arange(len(self.val))]
+        classes = np.unique(labels[0])
 
-    return EstimatorFit(folder, state["epoch"], state["seconds"], load, SNAPSHOT)
+        def look(scores: list[np.ndarray]) -> None:
+            losses, hits = [], []
+            for given, y in zip(scores, labels, strict=True):
+                every = np.zeros((len(y), run.num_classes))
+                every[:, classes] = given
+                losses.append(torch.from_numpy(losses_of(every, y)))
+                hits.append(torch.from_numpy(every.argmax(1) == y))
+            curve.append(
+                {
+                    "epoch": len(curve) + 1,
+                    "loss": losses[0].double().mean().item(),
+                    "accuracy": hits[0].double().mean().item(),
+                    "val_accuracy": weighted_mean(hits[1], self.val.weight),
+                }
+            )
+            if histories is not None:
+                for prefix, position, loss, hit in zip(("", "val_"), positions, losses, hits, strict=True):
+                    getattr(histories, f"{prefix}losses").record(position, loss)
+                    getattr(histories, f"{prefix}hits").record(position, hit)
+                histories.end_epoch()
+
+        model = self._trained(look)
+        state = {
+            "epoch": len(curve),
+            "log": curve,
+            "seconds": time.monotonic() - begun,
+            "tensors": None if model.unsaved else model.state_dict(),
+            "histories": None if histories is None else histories.sums,
+            "objective": {},
+        }
+        write_curve(self.folder, curve, complete=True)
+        save_checkpoint(self.folder / f"{SNAPSHOT}.ckpt", state)
+        return model, state
 
 
 def check(estimator: Any, *, record: bool) -> None:
@@ -281,71 +360,3 @@ def check(estimator: Any, *, record: bool) -> None:
 
 def _is_whole(folder: Path, state: dict[str, Any]) -> bool:
     return state["histories"] is None or Histories.whole(folder, state["epoch"], state["histories"])
-
-
-def _rows(run: Run, split: Split) -> np.ndarray:
-    """The samples as the model will see them, (samples, features) float64."""
-    return np.concatenate([batch.x.flatten(1).double().cpu().numpy() for batch in run.batches(split)])
-
-
-def _trained(run: Run, plan: EstimatorPlan, look: Callable[[list[np.ndarray]], None]) -> EstimatorModel:
-    """Train it, and look at what it says of training and validation samples at every step that it shows."""
-    estimator = seeded(plan.estimator, plan.seed)
-    inputs, y = [_rows(run, plan.split), _rows(run, plan.val)], plan.split.y.numpy()
-    training = training_of(estimator) if plan.recorded else None
-    if training is not None:
-        for scores in training(estimator, inputs, y, plan.weight, plan.epochs, plan.seed):
-            look(scores)
-    else:
-        fit(estimator, inputs[0], y, plan.weight)
-        look([probabilities(estimator, x) for x in inputs])
-    arrays = arrays_of(estimator, inputs[0])
-    tensors = {PREFIX + name: torch.from_numpy(each) for name, each in (arrays or {}).items()}
-    tensors[PREFIX + "classes"] = torch.from_numpy(np.asarray(estimator.classes_).astype(np.int64))
-    return EstimatorModel(tensors, plan.num_classes, estimator if arrays is None else None)
-
-
-def _train(run: Run, plan: EstimatorPlan, folder: Path) -> tuple[EstimatorModel, dict[str, Any]]:
-    begun, curve = time.monotonic(), list[dict[str, Any]]()
-    histories = None
-    if plan.recorded and training_of(plan.estimator) is not None:
-        histories = Histories(folder, len(run.train), len(run.val))
-        histories.truncate(0)
-    labels = [plan.split.y.numpy(), plan.val.y.numpy()]
-    places = [plan.split.index, torch.arange(len(plan.val))]
-    classes = np.unique(labels[0])
-
-    def look(scores: list[np.ndarray]) -> None:
-        losses, hits = [], []
-        for given, y in zip(scores, labels, strict=True):
-            every = np.zeros((len(y), plan.num_classes))
-            every[:, classes] = given
-            losses.append(torch.from_numpy(losses_of(every, y)))
-            hits.append(torch.from_numpy(every.argmax(1) == y))
-        curve.append(
-            {
-                "epoch": len(curve) + 1,
-                "loss": losses[0].double().mean().item(),
-                "accuracy": hits[0].double().mean().item(),
-                "val_accuracy": weighted_mean(hits[1], plan.val.weight),
-            }
-        )
-        if histories is not None:
-            names = (("losses", "hits"), ("val_losses", "val_hits"))
-            for (loss, hit), place, *values in zip(names, places, losses, hits, strict=True):
-                getattr(histories, loss).record(place, values[0])
-                getattr(histories, hit).record(place, values[1])
-            histories.end_epoch()
-
-    model = _trained(run, plan, look)
-    state = {
-        "epoch": len(curve),
-        "log": curve,
-        "seconds": time.monotonic() - begun,
-        "tensors": None if model.unsaved else model.state_dict(),
-        "histories": None if histories is None else histories.sums,
-        "objective": {},
-    }
-    write_curve(folder, curve, complete=True)
-    save_checkpoint(folder / f"{SNAPSHOT}.ckpt", state)
-    return model, state

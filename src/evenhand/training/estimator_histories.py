@@ -24,8 +24,8 @@ Scores = Iterator[list[Array]]  # per point of the history: probabilities (sampl
 Training = Callable[[Any, Inputs, Array, Array | None, int | None, int], Scores]
 
 _FLOOR = 1e-7  # of a probability, so that no single loss exceeds 16.1 and outweighs all others
-_MOST_POINTS = 100  # of a history, unless told: epochs at most, or boosting rounds that are kept
-_STAGES = 20  # of a warm start, unless told; each is a call of fit
+_MOST_POINTS = 100  # of a history, by default: epochs at most, or boosting rounds that are kept
+_STAGES = 20  # of a warm start, by default; each is a call of fit
 _TOLERANCE, _PATIENCE = 1e-4, 5  # where an estimator with partial_fit has no stopping rule of its own
 
 
@@ -53,7 +53,7 @@ def record(
     """Train the estimator and give every sample's losses, (samples, epochs) float32."""
     training = training_of(estimator)
     assert training is not None
-    _, position = _encode(y)
+    position = np.unique(y, return_inverse=True)[1]
     columns = [losses_of(scores, position) for (scores,) in training(estimator, [x], y, weight, epochs, seed)]
     return np.stack(columns, axis=1)
 
@@ -66,20 +66,14 @@ def seeded(estimator: Any, seed: int) -> Any:
     return copied.set_params(**dict.fromkeys(unset, seed))
 
 
-def _encode(y: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-    """The distinct labels, sorted, and which of them each sample has."""
-    classes, position = np.unique(y, return_inverse=True)
-    return classes, position.reshape(-1).astype(np.int64)
-
-
 def losses_of(probabilities: Array, position: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
     """Negative log probability of each sample's own class, (samples,); `position`: its column.
 
     >>> [f"{loss:.2f}" for loss in losses_of(np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([0, 1]))]
     ['0.69', '0.22']
     """
-    own = probabilities[np.arange(len(position)), position]
-    losses: npt.NDArray[np.float32] = -np.log(np.clip(own, _FLOOR, 1)).astype(np.float32)
+    likelihood = probabilities[np.arange(len(position)), position]
+    losses: npt.NDArray[np.float32] = -np.log(np.clip(likelihood, _FLOOR, 1)).astype(np.float32)
     return losses
 
 
@@ -159,11 +153,11 @@ def _epochs(
     estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
 ) -> Scores:
     """One `partial_fit` an epoch, on shuffled rows; without `epochs`, until the loss falls no further."""
-    classes, position = _encode(y)
-    own = _prepare_for_epochs(estimator, classes, y)
-    most = epochs or min(own.get("max_iter") or _MOST_POINTS, _MOST_POINTS)
-    tolerance = own.get("tol") or _TOLERANCE
-    patience = own.get("n_iter_no_change") or _PATIENCE
+    classes, position = np.unique(y, return_inverse=True)
+    settings = _prepare_for_epochs(estimator, classes, y)
+    most = epochs or min(settings.get("max_iter") or _MOST_POINTS, _MOST_POINTS)
+    tolerance = settings.get("tol") or _TOLERANCE
+    patience = settings.get("n_iter_no_change") or _PATIENCE
     best, stale = np.inf, 0
     for epoch in range(most):
         order = np.random.default_rng([seed, epoch]).permutation(len(y))
@@ -181,30 +175,32 @@ def _epochs(
         best = min(best, mean)
         if epochs is None and stale >= patience:
             break
-    estimator.set_params(**{name: own[name] for name in ("early_stopping", "class_weight") if name in own})
+    estimator.set_params(
+        **{name: settings[name] for name in ("early_stopping", "class_weight") if name in settings}
+    )
 
 
 def _prepare_for_epochs(estimator: Any, classes: Array, y: Array) -> dict[str, Any]:
     """Settings that `fit` knows and `partial_fit` refuses, said in a way it accepts; gives the parameters."""
-    own: dict[str, Any] = estimator.get_params()
-    if own.get("early_stopping") is True:
+    settings: dict[str, Any] = estimator.get_params()
+    if settings.get("early_stopping") is True:
         estimator.set_params(early_stopping=False)
-    if own.get("class_weight") == "balanced":
+    if settings.get("class_weight") == "balanced":
         values = compute_class_weight("balanced", classes=classes, y=y)
         estimator.set_params(class_weight=dict(zip(classes.tolist(), values.tolist(), strict=True)))
-    return own
+    return settings
 
 
 def _warm_start(
     estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
 ) -> Scores:
     """Trees, or iterations, a few more at every stage; the last stage has all iterations to converge."""
-    own = estimator.get_params()
-    name = "n_estimators" if "n_estimators" in own else "max_iter"
-    most = own[name] if isinstance(own[name], int) and own[name] > 0 else _MOST_POINTS
+    settings = estimator.get_params()
+    name = "n_estimators" if "n_estimators" in settings else "max_iter"
+    most = settings[name] if isinstance(settings[name], int) and settings[name] > 0 else _MOST_POINTS
     points = _points(most, epochs or _STAGES)
     # What is counted anew in every call of fit, against what is counted from the start.
-    steps = points if name == "n_estimators" else [*np.diff([0, *points[:-1]]).tolist(), own[name]]
+    steps = points if name == "n_estimators" else [*np.diff([0, *points[:-1]]).tolist(), settings[name]]
     for number, step in enumerate(steps, start=1):
         estimator.set_params(**{"warm_start": True, name: step})
         with warnings.catch_warnings():
@@ -212,7 +208,7 @@ def _warm_start(
                 warnings.simplefilter("ignore", ConvergenceWarning)  # a stage is not meant to converge
             fit(estimator, inputs[0], y, weight)
         yield [probabilities(estimator, x) for x in inputs]
-    estimator.set_params(warm_start=own["warm_start"])
+    estimator.set_params(warm_start=settings["warm_start"])
 
 
 def learns_by_steps(estimator: Any) -> bool:

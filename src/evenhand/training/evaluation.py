@@ -24,12 +24,17 @@ from evenhand.training.models import find_head, head_inputs
 from evenhand.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from evenhand.training.plan import Fit
+    from evenhand.training.stage import Fit
 
 
 def autocast(recipe: Recipe, device: torch.device, **options: bool) -> torch.autocast:
     """bf16 arithmetic where the recipe asks for it."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.precision == "bf16", **options)
+
+
+def eval_batch_size(recipe: Recipe) -> int:
+    """How many samples are evaluated at a time."""
+    return max(recipe.batch_size, 256)
 
 
 @torch.no_grad()
@@ -42,9 +47,9 @@ def logits(model: nn.Module, batches: Batches, recipe: Recipe) -> Tensor:
     generator = torch.Generator(batches.source.device)
     num_rows = len(batches.split)
     sizes = batch_sizes(num_rows, batches.batch_size)
-    own, rows = sync.shard(sizes)
+    shard, rows = sync.shard(sizes)
     outputs = []
-    for batch in batches(torch.arange(num_rows)[rows], generator, sizes[own]):
+    for batch in batches(torch.arange(num_rows)[rows], generator, sizes[shard]):
         with autocast(recipe, batches.source.device):
             outputs.append(model(batch.x).float())
     return sync.all_gather(torch.cat(outputs), rows, num_rows)
@@ -62,9 +67,9 @@ def features(model: nn.Module, batches: Batches, recipe: Recipe) -> Iterator[np.
     sizes, block = batch_sizes(len(batches.split), batches.batch_size), max(8, ranks.count())
     for first in range(0, len(sizes), block):
         part = sizes[first : first + block]
-        own, rows = sync.shard(part)
+        shard, rows = sync.shard(part)
         order, found = torch.arange(start, start + sum(part))[rows], []
-        for batch in batches(order, torch.Generator(device), part[own]):
+        for batch in batches(order, torch.Generator(device), part[shard]):
             head = head or find_head(model, batch.x)[1]
             with head_inputs(head) as kept, autocast(recipe, device):
                 model(batch.x)

@@ -99,10 +99,8 @@ def _threads(task: Task, recipe: Recipe, device: torch.device) -> Iterator[None]
     """Small steps on one thread: a second gains a third when its core is idle, and costs minutes when not."""
     before = torch.get_num_threads()
     example = as_input(task.train.x[int(task.train.rows[0])])
-    words = (
-        not example.is_floating_point() and example.dtype != torch.uint8
-    )  # a model makes many numbers of each
-    if device.type == "cpu" and not words and recipe.batch_size * example.numel() < 2**16:
+    is_tokens = not example.is_floating_point() and example.dtype != torch.uint8  # each becomes a vector
+    if device.type == "cpu" and not is_tokens and recipe.batch_size * example.numel() < 2**16:
         torch.set_num_threads(1)
     try:
         yield
@@ -230,7 +228,7 @@ def _versions(device: torch.device) -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
     if ranks.count() > 1:
         versions["ranks"] = str(ranks.count())
@@ -245,8 +243,8 @@ def _commit(folder: Path) -> str:
     git = ["git", "-C", str(folder), "--no-optional-locks"]
     try:
         commit, changes = (
-            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout.strip()
-            for words in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", "src"])
+            subprocess.run([*git, *command], capture_output=True, text=True, check=True).stdout.strip()
+            for command in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", "src"])
         )
     except (OSError, subprocess.CalledProcessError):
         return ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import sys
+import typing
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenhand.core.compiler import has_triton
+from evenhand.core.kernels import has_triton
 from evenhand.training import plugins
 from evenhand.training.data import Split, Task, checksum, fixed_randomness
 from evenhand.training.plugins import definition
-from evenhand.training.recipe import Recipe
+from evenhand.training.recipe import Recipe, check_types
 from evenhand.training.record import key_of
 
 NUMERICS = 1  # part of every key; raise it when the engine computes other numbers from the same settings
@@ -138,7 +138,7 @@ def trained(task: Task, recipe: Recipe, arithmetic: Arithmetic, inputs: dict[str
     if inputs:
         content["inputs"] = inputs
     if ":" in recipe.model:  # a user's own, which may have been edited
-        content["model_source"] = plugins.version(importlib.import_module(recipe.model.partition(":")[0]))
+        content["model_source"] = plugins.version(plugins.import_own(recipe.model.partition(":")[0]))
     if weights := [split.weight for split in (task.val, task.test) if split.weight is not None]:
         content["scoring_weights"] = checksum(*weights)
     return content
@@ -148,18 +148,18 @@ def sort_settings(
     method: str, module: ModuleType, given: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Divide settings into the method's own that differ from its defaults, and changes of the recipe."""
-    own = plugins.keywords(module.train)
+    defaults = plugins.keywords(module.train)
     fields = {field.name for field in dataclasses.fields(Recipe)}
     for name in given:
-        if name not in own and name not in fields:
+        if name not in defaults and name not in fields:
             raise ValueError(
-                f"method {method!r} has no setting {name!r}; it has {', '.join(own) or 'none of its own'}, "
-                f"and the recipe has {', '.join(sorted(fields))}"
+                f"method {method!r} has no setting {name!r}; it has "
+                f"{', '.join(defaults) or 'none of its own'}, and the recipe has {', '.join(sorted(fields))}"
             )
-    values = {name: value for name, value in given.items() if name in own}
-    values = plugins.check_values(module.train, values, f"method {method!r}")
-    settings = {name: value for name, value in values.items() if value != own[name]}
-    return settings, {name: value for name, value in given.items() if name not in own}
+    values = {name: value for name, value in given.items() if name in defaults}
+    values = check_types(values, typing.get_type_hints(module.train), f" of method {method!r}")
+    settings = {name: value for name, value in values.items() if value != defaults[name]}
+    return settings, {name: value for name, value in given.items() if name not in defaults}
 
 
 # -- what a function, a network or an estimator is -----------------------------------------------------
@@ -232,10 +232,10 @@ class Description:
         return self._describe_attributes(value)
 
     def _describe_attributes(self, value: object) -> Any:
-        own = {name: each for name, each in vars(value).items() if name not in _OF_EVERY_MODULE}
+        found = {name: each for name, each in vars(value).items() if name not in _OF_EVERY_MODULE}
         if type(value).__module__.startswith("torch."):  # whose private attributes change with its version
-            own = {name: each for name, each in own.items() if name in _HOOKS or not name.startswith("_")}
-        return {**definition(value), "attributes": self._describe(own)}
+            found = {name: each for name, each in found.items() if name in _HOOKS or not name.startswith("_")}
+        return {**definition(value), "attributes": self._describe(found)}
 
     def _describe_function(self, function: Any) -> Any:
         """A function or a class, with those of the values it closes over that are plain or arrays."""

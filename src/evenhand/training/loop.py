@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,18 +16,19 @@ from torch.nn import functional as F
 from evenhand.core import ranks
 from evenhand.core.history import LossHistory
 from evenhand.training import sync
-from evenhand.training.batches import Batches, batch_sizes
+from evenhand.training.batches import batch_sizes
 from evenhand.training.checkpoint import Histories, save_checkpoint, write_curve
-from evenhand.training.cuda_graphs import Graphed, allow_kernels, quickest
+from evenhand.training.cuda_graphs import Forward, Graphed, allow_kernels, fast_forward
 from evenhand.training.data import Batch
-from evenhand.training.evaluation import autocast, evaluate, standard_error, weighted_mean
+from evenhand.training.evaluation import autocast, eval_batch_size, evaluate, standard_error, weighted_mean
 from evenhand.training.models import find_head
 from evenhand.training.objective import Tap
-from evenhand.training.plan import Plan
-from evenhand.training.progress import Silent
 from evenhand.training.recipe import Recipe
-from evenhand.training.stopping import Rules
+from evenhand.training.stopping import EMA, Rules
 from evenhand.training.sync import seed_epoch
+
+if TYPE_CHECKING:
+    from evenhand.training.stage import Stage
 
 
 class TrainingDiverged(ValueError):
@@ -38,32 +38,29 @@ class TrainingDiverged(ValueError):
 class Training:
     """A model on its way: run epochs until the rule one waits for has fired."""
 
-    def __init__(
-        self,
-        folder: Path,
-        plan: Plan,
-        *,
-        model: nn.Module,
-        train: Batches,
-        val: Batches,
-        seed: int,
-        histories: Histories | None,
-        progress: Silent,
-    ) -> None:
-        recipe = plan.resolved_recipe
-        self.folder, self.plan, self.recipe, self.seed = folder, plan, recipe, seed
-        self.train, self.val, self.histories, self.progress = train, val, histories, progress
-        self.device = train.source.device
-        self.model, self.objective = sync.synchronize_batch_norm(model, self.device), plan.objective
+    def __init__(self, stage: Stage, folder: Path) -> None:
+        run, recipe = stage.run, stage.recipe
+        self.folder, self.stage, self.recipe = folder, stage, recipe
+        self.train = run.inputs.batches(
+            stage.split,
+            recipe.batch_size,
+            transform=stage.request.transform,
+            environments=stage.environments,
+            augment=recipe.augment,
+        )
+        self.val = run.inputs.batches(stage.val, eval_batch_size(recipe))
+        self.histories = Histories(folder, len(run.train), len(run.val)) if stage.recorded else None
+        self.progress, self.device = run.progress, run.device
+        model = run.make_model(stage.salt) if stage.factory is None else run.make(stage.factory, stage.salt)
+        self.model, self.objective = sync.synchronize_batch_norm(model, self.device), stage.objective
         self.model.to(self.device)
-        self._head = self._freeze_all_but_the_head() if plan.train_only == "head" else None
-        if isinstance(self.objective, nn.Module):
-            self.objective.to(self.device)
-        for network in (self.model, self.objective):
-            allow_kernels(network, plan.arithmetic.compute == "kernels")
-        if self.device.type == "cuda":
-            own = self.objective.parameters() if isinstance(self.objective, nn.Module) else ()
-            for parameter in (*self.model.parameters(), *own):
+        self._head = self._freeze_all_but_the_head() if stage.request.train_only == "head" else None
+        # What the objective holds; a function holds nothing.
+        self._objective_module = self.objective if isinstance(self.objective, nn.Module) else nn.Module()
+        self._objective_module.to(self.device)
+        for network in (self.model, self._objective_module):
+            allow_kernels(network, stage.arithmetic.compute == "kernels")
+            for parameter in network.parameters() if self.device.type == "cuda" else ():
                 if parameter.ndim == 4:
                     parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         self.optimizers = self._make_optimizers()
@@ -73,14 +70,16 @@ class Training:
             )
             for name, optimizer in self.optimizers.items()
         }
-        steps = len(batch_sizes(len(train.split), train.batch_size))
+        steps = len(batch_sizes(len(stage.split), recipe.batch_size))
         self.ema = EMA(self.model, steps) if recipe.average else None
-        self._cumulative = None if plan.draw is None else plan.draw.double().cumsum(0)
+        self._cumulative = None if stage.draw is None else stage.draw.double().cumsum(0)
         self.epoch = 0
         self.log: list[dict[str, Any]] = []
-        self.rules = Rules(plan.rules, recipe)
+        self.rules = Rules(stage.rules, recipe)
         self.seconds = 0.0
         self._save_cost, self._saved_at = 0.0, -math.inf
+        if stage.request.start is not None:
+            self._start_from(stage.request.start.read())
 
     def _parameters(self) -> list[nn.Parameter]:
         return [parameter for parameters in self._parameter_groups().values() for parameter in parameters]
@@ -88,12 +87,11 @@ class Training:
     def _parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """The weights that are trained: those of the model and of the objective."""
         trained = self.model if self._head is None else self._head
-        own = self.objective.parameters() if isinstance(self.objective, nn.Module) else ()
-        return {"model": [*trained.parameters()], "objective": [*own]}
+        return {"model": [*trained.parameters()], "objective": [*self._objective_module.parameters()]}
 
     def _make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """One optimiser for all weights; where the objective makes the steps, one for each of its groups."""
-        if not self.plan.has_step:
+        if not self.stage.has_step:
             return {"model": make_optimizer(self._parameters(), self.recipe, self.device)}
         given = getattr(self.objective, "parameter_groups", None)
         groups: dict[str, Any] = self._parameter_groups() if given is None else given(self.model)
@@ -120,11 +118,10 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """All that the next epoch depends on."""
-        objective = self.objective.state_dict() if isinstance(self.objective, nn.Module) else {}
         return {
             "epoch": self.epoch,
             "model": self.model.state_dict(),
-            "objective": objective,
+            "objective": self._objective_module.state_dict(),
             "optimizer": self._states(self.optimizers),
             "scheduler": self._states(self.schedulers),
             "log": self.log,
@@ -140,8 +137,7 @@ class Training:
         """Continue from a state; the histories drop what was recorded after it."""
         self.model.load_state_dict(state["model"])
         self._load_optimizers(state)
-        if isinstance(self.objective, nn.Module):
-            self.objective.load_state_dict(state["objective"])
+        self._objective_module.load_state_dict(state["objective"])
         self.epoch, self.log, self.seconds = state["epoch"], list(state["log"]), state["seconds"]
         self.rules.restore(state)
         if self.ema is not None:
@@ -157,13 +153,13 @@ class Training:
         if self.histories is not None:
             self.histories.truncate(0)
 
-    def adopt(self, state: dict[str, Any]) -> None:
-        """Start from another training's weights; also from its optimiser and learning rate, if they fit."""
+    def _start_from(self, state: dict[str, Any]) -> None:
+        """Take another training's weights; also its optimiser and learning rate, if they fit."""
         try:
             self.model.load_state_dict(state["model"])
         except RuntimeError as error:
             raise ValueError(f"start must be a training of the same network: {error}") from error
-        if not self.plan.weights_only and self._fits(state["optimizer"]):
+        if not self.stage.has_step and self._head is None and self._fits(state["optimizer"]):
             self._load_optimizers(state)
 
     def _fits(self, state: dict[str, Any]) -> bool:
@@ -172,18 +168,18 @@ class Training:
         def kinds(groups: list[dict[str, Any]]) -> list[tuple[set[str], int]]:
             return [({*group}, len(group["params"])) for group in groups]
 
-        own = self.optimizers["model"].state_dict()["param_groups"]
-        return kinds(own) == kinds(state.get("param_groups", []))  # there are several where it had a step
+        groups = self.optimizers["model"].state_dict()["param_groups"]
+        return kinds(groups) == kinds(state.get("param_groups", []))  # there are several where it had a step
 
     def _load_optimizers(self, state: dict[str, Any]) -> None:
         for parts, states in ((self.optimizers, state["optimizer"]), (self.schedulers, state["scheduler"])):
             for name, part in parts.items():
-                part.load_state_dict(states[name] if self.plan.has_step else states)
+                part.load_state_dict(states[name] if self.stage.has_step else states)
 
     def _states(self, parts: Mapping[str, Any]) -> Any:
         """What a checkpoint holds of the optimisers, or of their schedulers."""
         states = {name: part.state_dict() for name, part in parts.items()}
-        return states if self.plan.has_step else states["model"]
+        return states if self.stage.has_step else states["model"]
 
     def _save(self, *, force: bool) -> None:
         # Saving may take a fiftieth of the time, so that a fast training is not slowed down by it.
@@ -200,9 +196,12 @@ class Training:
         if not ranks.first():
             return
         write_curve(self.folder, self.log)  # first: whoever finds the snapshot wants the curve up to it
-        state = self.state()
-        state["model"] = self.rules.best.get(name, self.ema_or_model.state_dict())
-        save_checkpoint(self.folder / f"{name}.ckpt", {**state, "best": {}, "checks": []})
+        state = {**self.state(), "model": self.kept_weights(name), "best": {}, "checks": []}
+        save_checkpoint(self.folder / f"{name}.ckpt", state)
+
+    def kept_weights(self, name: str) -> dict[str, Tensor]:
+        """The weights that a snapshot of this name holds."""
+        return self.rules.best.get(name, self.ema_or_model.state_dict())
 
     # -- epochs --------------------------------------------------------------------------------------
 
@@ -211,58 +210,52 @@ class Training:
         limit = stop if isinstance(stop, int) else self.recipe.epochs
         for model in dict.fromkeys([self.model, self.ema_or_model]):
             sync.broadcast(model)
-        steps = self.recipe.epochs * (len(self.train.split) // self.train.batch_size)
-        own = self.plan.model is not None or self.train.task.make_model is not None
-        known = not own and ":" not in self.recipe.model
-        fast = quickest(
-            self.model,
-            self.recipe,
-            self.device,
-            compiled=self.plan.arithmetic.compute == "compiled",
-            steps=steps,
-            resident=self.train.source.resident,
-            known=known and not self.plan.has_step,  # which may go back through one pass several times
-        )
-        self._tap = Tap(self.model, fast, self._full_slice())
-        title = self.plan.stage + (", which learned nothing, with other weights" if self.plan.salt else "")
+        forward = self._fast_forward()
+        self._tap = Tap(self.model, forward, self._full_slice())
+        title = self.stage.name + (", which learned nothing, with other weights" if self.stage.salt else "")
         self.progress.start(title, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit))
         reason = "interrupted"
         try:
-            self._run_epochs(stop, limit)
+            while self.epoch < limit and not (isinstance(stop, str) and self.rules.stopped(stop)):
+                self._one_epoch()
+                fired = self.rules.check(self.log[-1], self.ema_or_model.state_dict)
+                # Snapshots go first: whatever last.ckpt says has been passed has left its snapshot.
+                for name in fired:
+                    self.snapshot(name)
+                self._save(force=bool(fired) or self.epoch >= limit)
+            if isinstance(stop, int):
+                self.snapshot(f"epoch-{stop}")
             early = isinstance(stop, str) and self.epoch < limit
             kind = "training accuracy" if stop == "train" else "validation accuracy"
-            kind = "score" if stop == "val" and self.plan.score is not None else kind
+            kind = "score" if stop == "val" and self.stage.request.score is not None else kind
             reason = f"stopped: {kind} no longer rises" if early else ""
         finally:
-            if isinstance(fast, Graphed):
+            if isinstance(forward, Graphed):
                 self._tap = Tap(self.model, self.model, self._full_slice())
-                fast.release()
+                forward.release()
             self.progress.finish(reason)
 
-    def _run_epochs(self, stop: str | int, limit: int) -> None:
-        while self.epoch < limit and not (isinstance(stop, str) and self.rules.stopped(stop)):
-            begun = time.monotonic()
-            self._one_epoch()
-            self.seconds += time.monotonic() - begun
-            fired = self.rules.check(self.log[-1], self.ema_or_model.state_dict)
-            # Snapshots go first: whatever last.ckpt says has been passed has left its snapshot.
-            for name in fired:
-                self.snapshot(name)
-            self._save(force=bool(fired) or self.epoch >= limit)
-        if isinstance(stop, int):
-            self.snapshot(f"epoch-{stop}")
-
-    def _at_end(self) -> bool:
-        return self.epoch >= self.recipe.epochs
+    def _fast_forward(self) -> Forward:
+        is_users = self.stage.factory is not None or self.train.task.make_model is not None
+        known = not is_users and ":" not in self.recipe.model
+        return fast_forward(
+            self.model,
+            self.recipe,
+            self.device,
+            compiled=self.stage.arithmetic.compute == "compiled",
+            steps=self.recipe.epochs * (len(self.train.split) // self.train.batch_size),
+            resident=self.train.source.resident,
+            known=known and not self.stage.has_step,  # which may go back through one pass several times
+        )
 
     def _one_epoch(self) -> None:
-        number, generator = seed_epoch(self.seed, self.plan.stage, self.epoch, self.device)
+        begun = time.monotonic()
+        number, generator = seed_epoch(self.stage.run.seed, self.stage.name, self.epoch, self.device)
         order = self._order(np.random.default_rng(number))
         self.model.train(self._head is None)
         if self._head is not None:
             self._head.train()
-        if isinstance(self.objective, nn.Module):
-            self.objective.train()
+        self._objective_module.train()
         total, hits = torch.zeros(2, dtype=torch.float64, device=self.device)
         sizes = batch_sizes(len(order), self.train.batch_size)
         rows, slices = sync.slices(order, sizes, self.recipe.slices)
@@ -288,6 +281,7 @@ class Training:
             self.histories.fetch()  # while the device still works
         total, hits = ranks.add(torch.stack([total, hits]))
         self._end_epoch(total.item() / len(order), hits.item() / len(order))
+        self.seconds += time.monotonic() - begun
 
     def _zero_gradients(self) -> None:
         for optimizer in self.optimizers.values():
@@ -296,7 +290,7 @@ class Training:
     def _step(self, batch: Batch, piece: sync.Slice) -> Tensor:
         """Go back through a batch or a slice of it, and update the weights after the last; gives the loss."""
         objective: Any = self.objective
-        if self.plan.has_step:
+        if self.stage.has_step:
             # A step may update weights and use them again, so no copy of theirs in bf16 may be kept.
             with autocast(self.recipe, self.device, cache_enabled=False):
                 loss = torch.as_tensor(objective.step(self._tap, batch, self.optimizers), device=self.device)
@@ -319,8 +313,8 @@ class Training:
         if not values.isfinite().all():
             raise self._diverged("validation loss" if index is None else "training loss", self.epoch)
         start, end = ranks.part(len(values))
-        own = torch.arange(start, end) if index is None else index[start:end]
-        history.record(own, values[start:end], later=True)
+        rows = torch.arange(start, end) if index is None else index[start:end]
+        history.record(rows, values[start:end], later=True)
 
     @property
     def learning_rate(self) -> float:
@@ -329,7 +323,7 @@ class Training:
 
     def _diverged(self, what: str, epoch: int) -> TrainingDiverged:
         return TrainingDiverged(
-            f"{self.plan.stage}: the {what} is not finite in epoch {epoch}; "
+            f"{self.stage.name}: the {what} is not finite in epoch {epoch}; "
             f"lower the learning rate (now {self.learning_rate:g}) or check the inputs"
         )
 
@@ -348,13 +342,13 @@ class Training:
         row: dict[str, Any] = {"epoch": self.epoch, "loss": loss, "accuracy": accuracy, "val_accuracy": None}
         row["lr"] = self.learning_rate
         due = "val" in self.rules.rules and self.epoch % self.recipe.check_every == 0
-        if self.histories is not None or due or self._at_end():
+        if self.histories is not None or due or self.epoch >= self.recipe.epochs:
             losses, correct, outputs = evaluate(self.ema_or_model, self.val, self.recipe)
             row["val_accuracy"] = weighted_mean(correct, self.val.split.weight)
-            if self.plan.score is not None:
+            if self.stage.request.score is not None:
                 row["score"] = self._score(outputs)
-            if self.plan.choose is not None:
-                row["choice"] = weighted_mean(correct, self.plan.choose)
+            if self.stage.choose is not None:
+                row["choice"] = weighted_mean(correct, self.stage.choose)
                 row["val_error"] = standard_error(correct, self.val.split.weight)
             if self.histories is not None:
                 self._record(self.histories.val_losses, losses)
@@ -372,8 +366,8 @@ class Training:
 
     def _score(self, outputs: Tensor) -> float:
         """What the method's own function says of the validation samples' outputs."""
-        assert self.plan.score is not None
-        score = float(self.plan.score(outputs.float().cpu(), self.val.split))
+        assert self.stage.request.score is not None
+        score = float(self.stage.request.score(outputs.float().cpu(), self.val.split))
         if not math.isfinite(score):
             raise ValueError(f"score must give a finite number, got {score} in epoch {self.epoch}")
         return score
@@ -392,38 +386,3 @@ def make_optimizer(parameters: list[Any], recipe: Recipe, device: torch.device) 
     return torch.optim.SGD(
         parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=fused
     )
-
-
-class EMA:
-    """A copy of a model whose weights are an exponential moving average over about so many `steps`.
-
-    Until then, they are the plain mean over all steps taken. Running statistics are averaged in the same way.
-    torch's `AveragedModel` does the same, but copies its counter to the device in every step.
-
-    >>> weights = nn.Linear(1, 1, bias=False)
-    >>> ema = EMA(weights, steps=2)
-    >>> for value in (2.0, 4.0, 8.0):
-    ...     _ = weights.weight.data.fill_(value)
-    ...     ema.update(weights)
-    >>> ema.module.weight.item()  # of 2 and 4 their mean, then half of the way to 8
-    5.5
-    """
-
-    def __init__(self, model: nn.Module, steps: int) -> None:
-        self.module = copy.deepcopy(model).requires_grad_(False)
-        self.steps, self.taken = max(steps, 1), 0  # how many, and how many there were
-
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Take the weights after one more step; a launch for all weights of one type, and no wait."""
-        self.taken += 1
-        kinds: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
-        parts = ([*each.parameters(), *each.buffers()] for each in (self.module, model))
-        for average, value in zip(*parts, strict=True):
-            kinds.setdefault(average.dtype, []).append((average, value))
-        for kind, pairs in kinds.items():
-            averages, values = map(list, zip(*pairs, strict=True))
-            if kind.is_floating_point and self.taken > 1:
-                torch._foreach_lerp_(averages, values, 1 / min(self.taken, self.steps))
-            else:
-                torch._foreach_copy_(averages, values)

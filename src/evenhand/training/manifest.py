@@ -7,7 +7,8 @@ with its own digest. The checkpoint also holds a digest of every epoch of the hi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import reprlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ ARRAYS = ("partition.npz", "predictions.npz", "val_partition.npz")
 RUN_FILES = ("config.json", "dynamics.json", WEIGHTS, *ARRAYS, "timing.json")
 HISTORIES = ("losses", "hits", "val_losses", "val_hits")
 STAGE_FILES = ("epochs.jsonl", *(f"{name}.npy" for name in HISTORIES))
+KNOWN = (METRICS, *RUN_FILES, *STAGE_FILES)
 SIZE = 32  # bytes of a digest
 SCHEMA = {"files": {str: str}, "stages": {str: {str: str}}}
 
@@ -64,6 +66,23 @@ def verify(path: Path, expected: str | None, epochs: int | None = None) -> None:
         raise Damaged(f"{path} should be there, but it is gone")
     if digest(path, epochs) != expected:
         raise Damaged(f"{path} is not as it was written: its checksum does not match")
+
+
+def verified(folder: Path, name: str, files: Mapping[str, str]) -> Path:
+    """The path of a file, or of a folder of files, that is as a manifest's `files` say.
+
+    An empty manifest says nothing. Else a file that has another digest, that is gone, or that the manifest
+    does not list raises Damaged.
+    """
+    path = folder / name
+    if files and path.is_dir():
+        there = {file.relative_to(folder).as_posix() for file in path.rglob("*") if file.is_file()}
+        for each in sorted(there | {each for each in files if each.startswith(f"{name}/")}):
+            verified(folder, each, files)
+    elif files and name not in files and path.exists():
+        raise Damaged(f"{path} is not in {NAME}: it was not there when the folder was finished")
+    verify(path, files.get(name))
+    return path
 
 
 def damaged(
@@ -116,6 +135,14 @@ def encode(files: Mapping[str, str], stages: Mapping[str, Mapping[str, str]]) ->
     return store.json_bytes({"files": files, "stages": stages})
 
 
+def seal(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write the manifest of files that a folder holds, or will hold, given as name -> content.
+
+    A name is relative to the folder, with / between its parts. `read` and `verified` check such a folder.
+    """
+    store.write_bytes(folder / NAME, encode({name: digest(data) for name, data in contents.items()}, {}))
+
+
 def write(folder: Path, metrics: bytes, stages: Mapping[str, tuple[Path, int]]) -> None:
     """Write the manifest of a run whose metrics.json, the last of its files, will hold `metrics`.
 
@@ -129,13 +156,17 @@ def write(folder: Path, metrics: bytes, stages: Mapping[str, tuple[Path, int]]) 
     store.write_bytes(folder / NAME, encode({**files, METRICS: digest(metrics)}, seen))
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """A run's manifest; an empty one for runs of earlier versions, which have none."""
+def read(folder: Path, known: Collection[str] | None = KNOWN) -> dict[str, Any]:
+    """A folder's manifest; an empty one for folders of earlier versions, which have none.
+
+    `known`: the names that it may hold, so that a stranger's manifest opens no other file. None is for
+    readers that open the files which they need, and no others.
+    """
     if not (folder / NAME).exists():
         return {"files": {}, "stages": {}}
     content = read_checked(folder / NAME, SCHEMA, "the checksums of a run")
     names = {*content["files"], *(name for stage in content["stages"].values() for name in stage)}
-    if unknown := names - {METRICS, *RUN_FILES, *STAGE_FILES}:  # a stranger's manifest opens no other file
-        named = sorted(unknown)[0]
-        raise Damaged(f"{folder / NAME} should hold the checksums of a run, but it names {named!r}")
+    if known is not None and (unknown := names.difference(known)):
+        named = reprlib.repr(sorted(unknown)[0])
+        raise Damaged(f"{folder / NAME} should hold the checksums of a run, but it names {named}")
     return content

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evenhand.core.compiler import has_triton
-from evenhand.training import log
+from evenhand.core.kernels import has_triton
+from evenhand.training import log, plugins
 
 OWN = ("cnn", "mlp", "linear")
 AUXILIARY = ("googlenet", "inception_v3")  # give several outputs in training, which no objective here reads
@@ -146,7 +146,7 @@ def own_function(name: str) -> Callable[..., Any]:
     """The function that "package.module:function" names."""
     module, _, attribute = name.partition(":")
     try:
-        function = getattr(importlib.import_module(module), attribute)
+        function = getattr(plugins.import_own(module), attribute)
     except (ImportError, SyntaxError, AttributeError) as error:
         raise ValueError(
             f"cannot find the model {name!r}: {error}; expected package.module:function"
@@ -205,12 +205,12 @@ def find_weights(name: str, weights: str) -> Path:
     file_name = url.rsplit("/", 1)[-1]
     given = os.environ.get("EVENHAND_WEIGHTS")
     if given:
-        place = Path(given)
-        if place.is_file():
-            return place
-        if not place.is_dir():
+        path = Path(given)
+        if path.is_file():
+            return path
+        if not path.is_dir():
             raise ValueError(f"$EVENHAND_WEIGHTS must name a file or a folder that exists, got {given!r}")
-        for found in (place / file_name, *sorted(place.glob(f"{name}[-_.]*.safetensors"))):
+        for found in (path / file_name, *sorted(path.glob(f"{name}[-_.]*.safetensors"))):
             if found.is_file():
                 return found
     cached = Path(torch.hub.get_dir()) / "checkpoints" / file_name
@@ -250,29 +250,25 @@ def _read(file: Path) -> dict[str, Tensor]:
 
 def _load(model: nn.Module, state: dict[str, Tensor], file: Path, *, take_head: bool) -> None:
     """Copy weights into the model; only the last layer may stay as it is, and nothing else."""
-    own = model.state_dict()
-    head = list(own)[-1].rpartition(".")[0] + "."  # every model here ends with its classifier
+    fresh = model.state_dict()
+    head = list(fresh)[-1].rpartition(".")[0] + "."  # every model here ends with its classifier
 
     def fits(key: str) -> bool:
-        return take_head and key in state and state[key].shape == own[key].shape
+        return take_head and key in state and state[key].shape == fresh[key].shape
 
-    heads = [key for key in own if key.startswith(head)]
-    if not all(fits(key) for key in heads):
+    if not all(fits(key) for key in fresh if key.startswith(head)):
         state = {key: value for key, value in state.items() if not key.startswith(head)}
+    try:
+        found = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:  # of shapes
+        raise ValueError(f"{file} does not fit the model: {error}") from error
     # Counters of batch norm, which files from before torch 0.4.1 lack, change no output.
-    required = {key for key in own if not key.startswith(head) and not key.endswith("num_batches_tracked")}
-    for problem, keys in (
-        ("lacks", sorted(required - set(state))),
-        ("has unknown", sorted(set(state) - set(own))),
-        (
-            "has wrong shapes for",
-            sorted(key for key in required & set(state) if state[key].shape != own[key].shape),
-        ),
-    ):
+    missing = [key for key in found.missing_keys if not key.endswith("num_batches_tracked")]
+    missing = [key for key in missing if not key.startswith(head)]
+    for problem, keys in (("lacks", missing), ("has unknown", found.unexpected_keys)):
         if keys:
             more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
             raise ValueError(f"{file} does not fit the model: it {problem} {', '.join(keys[:3])}{more}")
-    model.load_state_dict({**own, **state})
 
 
 # -- the head, and what is put on top of a network -------------------------------------------------------

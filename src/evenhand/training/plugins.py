@@ -9,8 +9,6 @@ import importlib
 import inspect
 import sys
 import traceback
-import types
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -44,7 +42,7 @@ def known(package: str, name: str, function: str) -> Declared | None:
     if "." not in name:
         return declared(package, function).get(name)
     module = sys.modules.get(name)
-    if module is None:
+    if module is None or not callable(getattr(module, function, None)):
         return None
     return Declared((module.__doc__ or "").split("\n")[0], module, keywords(getattr(module, function)))
 
@@ -142,7 +140,7 @@ def load(package: str, name: str, function: str) -> ModuleType:
             )
         return importlib.import_module(f"{package}.{name}")
     try:
-        found = importlib.import_module(name)
+        found = import_own(name)
     except ModuleNotFoundError as error:
         if not (error.name and (name == error.name or name.startswith(error.name + "."))):
             raise ImportError(
@@ -160,6 +158,16 @@ def load(package: str, name: str, function: str) -> ModuleType:
     if not callable(getattr(found, function, None)):
         raise ValueError(f"a {kind} module must have a function {function}(…); {name!r} has none")
     return found
+
+
+def import_own(name: str) -> ModuleType:
+    """A module that the user has named. It may be in the current folder, which never hides a library.
+
+    Only such a name puts the current folder on the path: no other command runs code that lies there.
+    """
+    if "" not in sys.path:
+        sys.path.append("")
+    return importlib.import_module(name)
 
 
 def keywords(function: Any) -> dict[str, Any]:
@@ -222,48 +230,15 @@ def _text_digest(source: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def check_values(function: Any, values: dict[str, Any], owner: str) -> dict[str, Any]:
-    """The values as their arguments' types want them; one of another type is refused."""
-    hints = typing.get_type_hints(function)
-    checked = {}
-    for name, value in values.items():
-        hint = hints.get(name, Any)
-        if hint is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)  # 1 and 1.0 are one setting
-        if not _fits(value, hint):
-            raise ValueError(f"{name} of {owner} must be {_words(hint)}, got {value!r}")
-        checked[name] = value
-    return checked
-
-
-def _words(hint: Any) -> str:
-    """A type as a user would say it: int or 'ratio'."""
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return " or ".join(map(repr, arguments))
-    return " or ".join(map(_words, arguments)) if arguments else str(getattr(hint, "__name__", hint))
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return value in arguments
-    if arguments and typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return any(_fits(value, argument) for argument in arguments)
-    if hint in (int, float):
-        return isinstance(value, hint) and not isinstance(value, bool)
-    return not isinstance(hint, type) or isinstance(value, hint)
-
-
 def parse_value(text: str) -> Any:
     """A value written on a command line: a number, true, false, none, or else text.
 
     >>> [parse_value(text) for text in ("3", "1e-3", "true", "none", "ratio")]
     [3, 0.001, True, None, 'ratio']
     """
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
+    constants = {"true": True, "false": False, "none": None}
+    if text.lower() in constants:
+        return constants[text.lower()]
     for kind in (int, float):
         try:
             return kind(text)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import types
+import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,18 +58,8 @@ class Recipe:
     compile: Literal["auto", "on", "off"] = "auto"  # torch.compile for long trainings on a GPU; our kernels
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            kinds = {"int": (int,), "float": (int, float)}.get(str(field.type))
-            value = getattr(self, field.name)
-            if kinds and (not isinstance(value, kinds) or isinstance(value, bool)):
-                number = "a whole number" if kinds == (int,) else "a number"
-                raise ValueError(f"{field.name} must be {number}, got {value!r}")
-            if field.type == "float":  # 1 and 1.0 are one setting, and must have one key
-                object.__setattr__(self, field.name, float(value))
-            if field.type == "bool" and not isinstance(value, bool):
-                raise ValueError(f"{field.name} must be true or false, got {value!r}")
-        if not isinstance(self.model, str) or not isinstance(self.weights, str | None):
-            raise ValueError(f"model and weights must be names, got {self.model!r} and {self.weights!r}")
+        for name, value in check_types(vars(self), _hints()).items():
+            object.__setattr__(self, name, value)
         for name in ("epochs", "batch_size", "check_every", "patience", "plateau_epochs", "slices"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -76,15 +69,6 @@ class Recipe:
         for name in ("weight_decay", "momentum", "delta"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        choices = {
-            "optimizer": ("adam", "sgd"),
-            "keep": ("last", "best"),
-            "precision": ("auto", "fp32", "bf16"),
-            "compile": ("auto", "on", "off"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
 
     def replace(self, **changes: Any) -> Recipe:
         """A copy with some fields changed; an unknown field lists the known ones."""
@@ -101,3 +85,41 @@ class Recipe:
             for field in dataclasses.fields(self)
             if field.name not in RESOLVED and getattr(self, field.name) != field.default
         }
+
+
+@functools.cache
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(Recipe)
+
+
+def check_types(values: dict[str, Any], hints: dict[str, Any], owner: str = "") -> dict[str, Any]:
+    """The values as their type hints want them; one of another type is refused."""
+    checked = {}
+    for name, value in values.items():
+        hint = hints.get(name, Any)
+        if hint is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)  # 1 and 1.0 are one setting, and must have one key
+        if not _fits(value, hint):
+            raise ValueError(f"{name}{owner} must be {_describe(hint)}, got {value!r}")
+        checked[name] = value
+    return checked
+
+
+def _describe(hint: Any) -> str:
+    """A type as a user would say it: a whole number or 'ratio'."""
+    if typing.get_origin(hint) is Literal:
+        return " or ".join(map(repr, typing.get_args(hint)))
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
+    arguments = typing.get_args(hint)
+    return " or ".join(map(_describe, arguments)) if arguments else names.get(hint, str(hint))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        return value in arguments
+    if arguments and typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if hint in (int, float):
+        return isinstance(value, hint) and not isinstance(value, bool)
+    return hint is Any or not isinstance(hint, type) or isinstance(value, hint)

@@ -20,8 +20,8 @@ from evenhand.training.store import (
     NUMBER,
     SHARE,
     Damaged,
+    parse_json,
     read_checked,
-    read_json,
     schema_error,
     set_aside,
 )
@@ -38,6 +38,10 @@ STAGES = {str: {"folder": str, "epochs": int}}
 CONFIG = {**RUN, "hyperparameters": {str: object}, "recipe": {str: object}, "stages": STAGES}
 ARITHMETIC = {"device": str, "precision": str, "compute": str, "slices": int}
 COMPUTED = {"numerics": int, "arithmetic": ARITHMETIC}  # in a config, unless it is of an earlier version
+CURVE = {"count": int, "accuracy": [SHARE], "loss": [NUMBER]}
+CURVES = {"aligned": CURVE, "conflicting": CURVE}
+CLUSTER = {"class": str, "cluster": str, "size": int, "conflicting": int}
+DYNAMICS = {"stages": {str: {"train": CURVES, "val": CURVES}}, "clusters": [CLUSTER]}
 TIMING = {"seconds": NUMBER, "stages": {str: NUMBER}, "unshared": NUMBER}
 EPOCH = {"epoch": int, "loss": NUMBER, "accuracy": NUMBER, "val_accuracy": (None, NUMBER)}
 PER_CHANNEL = {"mean": (None, [NUMBER]), "std": (None, [NUMBER])}
@@ -60,10 +64,9 @@ class Record:
     def file(self, name: str) -> Path:
         """The path of one of the run's files, or Damaged if it is not as it was written."""
         try:
-            manifest.verify(self.path / name, self._manifest["files"].get(name))
+            return manifest.verified(self.path, name, self._manifest["files"])
         except Damaged as error:
             raise Damaged(f"{error}; run the same again to make it anew") from error
-        return self.path / name
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -132,7 +135,7 @@ class Record:
     def dynamics(self) -> dict[str, Any] | None:
         """Curves of aligned and conflicting samples; None where nothing is known to conflict."""
         path = self.file("dynamics.json")
-        return read_json(path) if path.exists() else None
+        return read_checked(path, DYNAMICS, "the curves of a run") if path.exists() else None
 
     @cached_property
     def predictions(self) -> dict[str, np.ndarray]:
@@ -157,10 +160,7 @@ class Record:
     def epochs(self, name: str) -> list[dict[str, Any]]:
         """The learning curve of one of the run's trainings, up to where this run stopped it."""
         path = self.stage(name) / "epochs.jsonl"
-        try:
-            rows = [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
-        except (ValueError, RecursionError) as error:
-            raise Damaged(f"{path} should hold a line of JSON for every epoch, but {error}") from error
+        rows = [parse_json(line, path) for line in path.read_bytes().split(b"\n") if line]
         if wrong := schema_error(rows, [EPOCH]):
             raise Damaged(f"{path} should hold the figures of every epoch, but {wrong}")
         self._verify_stage(name, path)

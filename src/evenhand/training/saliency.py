@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -83,15 +84,10 @@ def _is_map(output: Any) -> bool:
     return isinstance(output, Tensor) and output.ndim == 4 and output.shape[2:].numel() > 1
 
 
-class _hooked:
-    """Calls a function after each of these layers, inside a `with` block."""
-
-    def __init__(self, layers: Iterable[nn.Module], hook: Callable[..., Any]) -> None:
-        self._handles = [layer.register_forward_hook(hook) for layer in layers]
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_error: object) -> None:
-        for handle in self._handles:
-            handle.remove()
+@contextlib.contextmanager
+def _hooked(layers: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[None]:
+    """Call a function after each of these layers, inside a `with` block."""
+    with contextlib.ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(layer.register_forward_hook(hook))
+        yield

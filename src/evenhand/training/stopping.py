@@ -1,13 +1,15 @@
-"""Early stopping: when an accuracy has ceased to rise, and which weights are handed over then."""
+"""Early stopping: when an accuracy no longer rises, and which weights are kept then; EMA of the weights."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from evenhand.training.recipe import Recipe
 
@@ -105,3 +107,38 @@ class Rules:
         floor = top.accuracy - max(POINT, top.error)
         self.checks = [check for check in [*earlier, new] if check.accuracy >= floor]
         return max(self.checks, key=lambda check: (check.score, check.accuracy)).weights
+
+
+class EMA:
+    """A copy of a model whose weights are an exponential moving average over about so many `steps`.
+
+    Until then, they are the plain mean over all steps taken. Running statistics are averaged in the same way.
+    torch's `AveragedModel` does the same, but copies its counter to the device in every step.
+
+    >>> weights = nn.Linear(1, 1, bias=False)
+    >>> ema = EMA(weights, steps=2)
+    >>> for value in (2.0, 4.0, 8.0):
+    ...     _ = weights.weight.data.fill_(value)
+    ...     ema.update(weights)
+    >>> ema.module.weight.item()  # of 2 and 4 their mean, then half of the way to 8
+    5.5
+    """
+
+    def __init__(self, model: nn.Module, steps: int) -> None:
+        self.module = copy.deepcopy(model).requires_grad_(False)
+        self.steps, self.taken = max(steps, 1), 0  # how many, and how many there were
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Take the weights after one more step; a launch for all weights of one type, and no wait."""
+        self.taken += 1
+        kinds: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+        parts = ([*each.parameters(), *each.buffers()] for each in (self.module, model))
+        for average, value in zip(*parts, strict=True):
+            kinds.setdefault(average.dtype, []).append((average, value))
+        for kind, pairs in kinds.items():
+            averages, values = map(list, zip(*pairs, strict=True))
+            if kind.is_floating_point and self.taken > 1:
+                torch._foreach_lerp_(averages, values, 1 / min(self.taken, self.steps))
+            else:
+                torch._foreach_copy_(averages, values)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
+import math
 import os
+import reprlib
 import socket
 import sys
 import threading
@@ -14,7 +15,9 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NoReturn
+
+from filelock import FileLock, Timeout
 
 from evenhand.training import log
 
@@ -28,7 +31,7 @@ _LIMITS: dict[Any, tuple[Any, float, float]] = {  # schema -> types, least and l
     COUNT: (int, 1, 2**63 - 1),
     int: (int, -(2**63), 2**63 - 1),
 }
-
+LARGEST_INT = 2**64  # no number of ours is larger, and no conversion of one that is smaller overflows
 
 _held = threading.local()  # the folders that each thread holds
 
@@ -43,7 +46,8 @@ def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
     What is too long for memory can be given in parts.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    file = _opened(temporary, "wb")
+    with _explain_refusal(temporary):
+        file = temporary.open("wb")
     try:
         with file:
             size = sum(file.write(part) for part in ([data] if isinstance(data, bytes) else data))
@@ -58,11 +62,12 @@ def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST)
 
 
-def _opened(path: Path, mode: str) -> IO[Any]:
-    """A new file, in a folder that is made for it; where none can be made, an error names the place."""
+@contextlib.contextmanager
+def _explain_refusal(path: Path) -> Iterator[None]:
+    """Make the folder of a new file. Where the file cannot be made, the error names the folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open(mode)
+        yield
     except OSError as error:
         if error.errno not in REFUSED:
             raise
@@ -94,11 +99,33 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON, or say which file is damaged."""
+    """Read JSON of finite numbers, or raise Damaged with the name of the file."""
+    return parse_json(path.read_bytes(), path)
+
+
+def parse_json(data: bytes | str, source: object) -> Any:
+    """Parse JSON that anybody may have written; `source` is the file that an error names.
+
+    Raises Damaged for NaN, infinity, integers beyond 64 bits and nesting too deep, so that no reader has to.
+    """
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(data, parse_constant=_refuse, parse_float=_finite, parse_int=_bounded)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{path} should hold JSON, but it is damaged: {error}") from error
+        raise Damaged(f"{source} should hold JSON, but it is damaged: {error}") from error
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{reprlib.repr(text)} is not a finite number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
+
+
+def _bounded(text: str) -> int:
+    number = int(text)
+    return number if abs(number) < LARGEST_INT else _refuse(text)
 
 
 def schema_error(content: Any, schema: Schema, where: str = "it") -> str:
@@ -121,7 +148,9 @@ def schema_error(content: Any, schema: Schema, where: str = "it") -> str:
             return f"{where} has no {missing[0]!r}"
         inside = "its" if where == "it" else where
         keys = content if str in schema else schema
-        parts = [(content[key], schema.get(str, schema.get(key)), f"{inside} {key!r}") for key in keys]
+        parts = [
+            (content[key], schema.get(str, schema.get(key)), f"{inside} {reprlib.repr(key)}") for key in keys
+        ]
     else:
         return "" if _fits(content, schema) else f"{where} is not {getattr(schema, '__name__', schema)}"
     return next((error for each in parts if (error := schema_error(*each))), "")
@@ -136,7 +165,12 @@ def _fits(content: Any, schema: Schema) -> bool:
 
 def read_checked(path: Path, schema: Schema, what: str) -> dict[str, Any]:
     """Read JSON that fits the schema; anything else raises Damaged."""
-    content: dict[str, Any] = read_json(path)
+    return check_json(path.read_bytes(), path, schema, what)
+
+
+def check_json(data: bytes, path: Path, schema: Schema, what: str) -> dict[str, Any]:
+    """The same of what a file holds: the one door that records, audits and model folders pass."""
+    content: dict[str, Any] = parse_json(data, path)
     if error := schema_error(content, schema):
         raise Damaged(f"{path} should hold {what}, but it does not: {error}; delete it and run again")
     return content
@@ -152,9 +186,14 @@ def set_aside(path: Path, reason: object) -> None:
     warnings.warn(message, stacklevel=2)
 
 
+def _lock(folder: Path) -> FileLock:
+    """The lock of a folder: the kernel's, where the platform has such locks."""
+    return FileLock(folder / "claim", poll_interval=0.1, thread_local=False)  # any thread may release it
+
+
 @contextlib.contextmanager
 def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a folder for this process; the kernel gives it up when the process dies, however it dies.
+    """Hold a folder for this process; the kernel releases it when the process dies, however it dies.
 
     Without `wait`, a folder that another process holds raises BlockingIOError that names the owner. A thread
     that holds the folder may claim it again inside.
@@ -163,33 +202,40 @@ def claim(folder: Path, *, wait: bool = True) -> Iterator[None]:
     if (place := folder.absolute()) in held:
         yield
         return
-    with _opened(folder / "claim", "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            file.seek(0)
-            raise BlockingIOError(f"{folder} is held by another process: {file.read().strip()}") from error
-        file.truncate(0)
-        file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "time": int(time.time())}))
-        file.flush()
+    lock, owner = _lock(folder), folder / "claim.owner"
+    try:
+        with _explain_refusal(owner):
+            lock.acquire(timeout=-1 if wait else 0)
+    except Timeout as error:
+        raise BlockingIOError(f"{folder} is held by another process: {_named_owner(owner)}") from error
+    with contextlib.ExitStack() as stack:
+        stack.callback(lock.release)
+        stack.callback(owner.unlink, missing_ok=True)
+        held.add(place)
+        stack.callback(held.remove, place)
+        # The name of the owner has a file of its own: not every platform lets others read a locked file.
+        about = {"host": socket.gethostname(), "pid": os.getpid(), "time": int(time.time())}
+        owner.write_text(json.dumps(about))
         for orphan in folder.glob(".*.tmp"):  # only the holder writes here: its writer was killed
             orphan.unlink(missing_ok=True)
-        held.add(place)
-        try:
-            yield
-        finally:
-            held.remove(place)
-            file.truncate(0)
-            fcntl.flock(file, fcntl.LOCK_UN)
+        yield
+
+
+def _named_owner(owner: Path) -> str:
+    try:
+        return owner.read_text(errors="replace")[:200].strip()
+    except OSError:
+        return "it has not said which"
 
 
 def claimed(folder: Path) -> bool:
     """Whether another process, or another claim of this one, holds the folder now."""
-    try:
-        with (folder / "claim").open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if folder.absolute() in _held.__dict__.get("folders", ()):
         return True
-    except FileNotFoundError:
+    if not (folder / "claim").exists():
         return False
-    return False  # closing the file has given the lock up again
+    try:
+        with _lock(folder).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True

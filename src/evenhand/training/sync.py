@@ -22,9 +22,11 @@ def resolve_device(device: str) -> torch.device:
     """`auto` is the GPU where there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {device!r}")
     where = torch.device(device)
+    if where.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device mps was asked for, but torch sees no Apple GPU here; use --device cpu")
     if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"device {device} was asked for, but torch sees {torch.cuda.device_count() or 'no'} GPU here; "
@@ -59,11 +61,11 @@ def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple
     """
     digest = hashlib.sha256(f"{seed}/{stage}/{epoch}".encode()).digest()
     number = int.from_bytes(digest[:7], "little")
-    own = number + ranks.number()
-    torch.manual_seed(own)
-    random.seed(own)  # for datasets that augment with these two
-    np.random.seed(own % 2**32)  # noqa: NPY002
-    return number, torch.Generator(device).manual_seed(own)
+    rank_seed = number + ranks.number()
+    torch.manual_seed(rank_seed)
+    random.seed(rank_seed)  # for datasets that augment with these two
+    np.random.seed(rank_seed % 2**32)  # noqa: NPY002
+    return number, torch.Generator(device).manual_seed(rank_seed)
 
 
 class Slice(NamedTuple):
@@ -87,15 +89,15 @@ def slices(order: Tensor, sizes: list[int], num: int = 1) -> tuple[Tensor, list[
     samples than pieces is computed whole by every rank, since not every model takes an empty batch.
     """
     num = max(num, ranks.count())
-    pieces, rows, start = [], [order[:0]], 0
+    found, rows, start = [], [order[:0]], 0
     for size in sizes:
         whole, (begin, end) = size < num, ranks.part(num)
         cuts = [0, size] if whole else [size * k // num for k in range(begin, end + 1)]
         for first, after in pairwise(cuts):
             rows.append(order[start + first : start + after])
-            pieces.append(Slice(after - first, size, ranks.count() if whole else 1, after == cuts[-1]))
+            found.append(Slice(after - first, size, ranks.count() if whole else 1, after == cuts[-1]))
         start += size
-    return torch.cat(rows), pieces
+    return torch.cat(rows), found
 
 
 def shard(sizes: list[int]) -> tuple[slice, slice]:

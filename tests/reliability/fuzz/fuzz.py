@@ -62,13 +62,11 @@ class Place:
 
     def try_(self, data: bytes) -> str:
         """Read these bytes; gives "read" or "refused", and raises Defect for anything else."""
-        file = self.folder / self.target.file
-        if not file.parent.is_dir():
-            self.renew()
-        file.write_bytes(data)
         try:
-            with relaxed():
-                self.target.read(self.folder)
+            if self.target.parse is not None:
+                self.target.parse(data)
+                return "read"
+            self._read(data)
         except ValueError as error:
             text = str(error)
             if type(error).__module__ in ("builtins", "json.decoder") and type(error) is not ValueError:
@@ -87,9 +85,17 @@ class Place:
         self.tidy()
         return "read"
 
+    def _read(self, data: bytes) -> None:
+        file = self.folder / self.target.file
+        if not file.parent.is_dir():
+            self.renew()
+        file.write_bytes(data)
+        with relaxed():
+            self.target.read(self.folder)
+
     def tidy(self) -> None:
         """Files that a reader has set aside would add up."""
-        if any(self.folder.rglob("*.damaged-*")):
+        if self.target.parse is None and any(self.folder.rglob("*.damaged-*")):
             self.renew()
 
     def close(self) -> None:
@@ -109,8 +115,13 @@ def relaxed() -> Iterator[None]:
         os.fsync = real
 
 
-def fuzz(target: object, cases: int, seed: int = 0) -> collections.Counter[str]:
-    """So many mutated files through one reader; counts what became of them, defects by their text."""
+def fuzz(
+    target: object, cases: int, seed: int = 0, seconds: float = float("inf")
+) -> collections.Counter[str]:
+    """So many mutated files, or as many as fit into so many CPU seconds, through one reader.
+
+    Counts what became of them, defects by their text.
+    """
     from mutate import mutated
 
     rng = random.Random(f"{seed}/{target.name}")
@@ -118,7 +129,10 @@ def fuzz(target: object, cases: int, seed: int = 0) -> collections.Counter[str]:
     results: collections.Counter[str] = collections.Counter()
     try:
         seeds = place.seeds()
+        end = time.process_time() + seconds
         for number in range(cases):
+            if time.process_time() > end:
+                break
             data = seeds[number] if number < len(seeds) else mutated(rng.choice(seeds), seeds, rng)
             try:
                 results[place.try_(data)] += 1
@@ -164,6 +178,9 @@ def main() -> int:
     parser.add_argument("targets", nargs="*")
     parser.add_argument("--cases", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="CPU seconds of one target, at most"
+    )
     parser.add_argument("--atheris", metavar="TARGET")
     given = parser.parse_args()
     if given.atheris:
@@ -176,7 +193,7 @@ def main() -> int:
         if given.targets and target.name not in given.targets:
             continue
         begun = time.monotonic()
-        results = fuzz(target, given.cases, given.seed)
+        results = fuzz(target, given.cases, given.seed, given.seconds)
         wrong = {text: count for text, count in results.items() if text.startswith("DEFECT")}
         total, defects = total + results.total(), defects + sum(wrong.values())
         print(

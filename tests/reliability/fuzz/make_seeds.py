@@ -39,6 +39,17 @@ def changed(sound: bytes, **values: object) -> bytes:
     return json.dumps({**json.loads(sound), **values}).encode()
 
 
+def trees(sound: bytes, **arrays: np.ndarray) -> bytes:
+    """An audit's model with other arrays; where one has length 3, each node's is repeated."""
+    from safetensors.numpy import load, save
+
+    size = int.from_bytes(sound[:8], "little")
+    found = load(sound)
+    for name, array in arrays.items():
+        found[name] = np.resize(array, len(found[name])) if len(array) else array
+    return save(found, json.loads(sound[8 : 8 + size])["__metadata__"])
+
+
 def seeds(name: str, sound: bytes) -> dict[str, bytes]:
     """What else this target starts from."""
     size = (1 << 31).to_bytes(4, "big")
@@ -56,6 +67,12 @@ def seeds(name: str, sound: bytes) -> dict[str, bytes]:
         "manifest": {"lone_surrogate": b'{"digest": "\\ud800", "chunks": ["\\ud800"]}'},
         "partition": {"other_labels": npz(minority=np.zeros(2, bool), labels=np.arange(3)), "not_arrays": b"PK\x05\x06" + bytes(18)},
         "predictions": {"not_arrays": b"PK\x05\x06" + bytes(18)},
+        "dynamics": {"no_stages": b'{"clusters": []}', "huge": sound.replace(b'"size": ', b'"size": 1' + b"0" * 400), "deep": b"[" * 200_000},
+        "timing": {"huge": b'{"seconds": 1' + b"0" * 400 + b', "stages": {}, "unshared": 1}', "nan": b'{"seconds": NaN, "stages": {}, "unshared": 1}'},
+        "checksums": {"other_file": b'{"files": {"../../secret": "0"}, "stages": {}}', "empty": b'{"files": {}, "stages": {}}'},
+        "audit_trees": {"no_start": trees(sound, start=np.zeros(0)), "other_type": trees(sound, leaf=np.zeros(3, np.float32)), "not_numbers": trees(sound, value=np.full(3, np.nan))} if name == "audit_trees" else {},
+        "audit_summary": {"no_model": b'{"ship": {}, "data": {}}', "deep": b"[" * 200_000},
+        "hub_index": {"empty": b"{}", "no_weights": b'{"weight_map": {}}', "outside": b'{"weight_map": {"a": "../b.safetensors"}}', "deep": b"[" * 200_000},
         "payload": {"no_zip": b"\x80\x02}q\x00.", "text": b"hello"},
     }.get(name, {"latin": latin} if name.startswith(("waterbirds", "celeba", "cub_")) and name != "cub_pickle" else {})  # fmt: skip
 

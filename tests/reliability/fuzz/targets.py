@@ -30,15 +30,21 @@ import made_bench  # noqa: E402
 import published_layouts as layouts  # noqa: E402
 
 from evenhand import Partition, partition  # noqa: E402
+from evenhand.audit import portable, text_model  # noqa: E402
+from evenhand.audit import predict as audited  # noqa: E402
 from evenhand.bench import pack as records  # noqa: E402
 from evenhand.bench.results import frame  # noqa: E402
 from evenhand.core.history import LossHistory  # noqa: E402
 from evenhand.core.rebalance import rebalance, sample_weights  # noqa: E402
 from evenhand.integrations import files, prediction  # noqa: E402
 from evenhand.report import render, tables  # noqa: E402
+from evenhand.report.page import build  # noqa: E402
 from evenhand.tasks import bar, celeba, colour, cub, images, samples, table, waterbirds  # noqa: E402
-from evenhand.training import models, plugins  # noqa: E402
+from evenhand.training import manifest, models, plugins, store  # noqa: E402
+from evenhand.training import record as record_files  # noqa: E402
 from evenhand.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+from evenhand.training.estimator import tree_arrays  # noqa: E402
+from evenhand.training.manifest import seal  # noqa: E402
 from evenhand.training.recipe import Recipe  # noqa: E402
 from evenhand.training.record import Record, is_finished, read_metrics  # noqa: E402
 
@@ -53,6 +59,7 @@ class Target:
     read: Callable[[Path], object]
     seeds: Callable[[Path], list[bytes]] | None = None  # besides the file itself
     named: bool = True  # whether an error must name the file
+    parse: Callable[[bytes], object] | None = None  # reads the bytes themselves, in place of `read`
 
 
 def _saved(array: np.ndarray) -> bytes:
@@ -112,7 +119,8 @@ def _read_parquet(folder: Path) -> object:
 
 def _runs(folder: Path) -> None:
     for method in ("erm", "tab"):
-        made_bench.write(folder / "runs", method, seed=0, pseudo=method == "tab", task="t")
+        curves = made_bench.curves(4) if method == "tab" else None
+        made_bench.write(folder / "runs", method, pseudo=method == "tab", task="t", dynamics=curves)
     (folder / "run").symlink_to(next((folder / "runs/t/tab").iterdir()))
     (folder / "stage").symlink_to(next((folder / "runs/t/stages").iterdir()))
 
@@ -135,6 +143,27 @@ def _read_metrics(folder: Path) -> object:
     for name in ("1", "selected", "cost"):
         render.write(tables.make(name, frame(found)), "md")
     return is_finished(path.parent)
+
+
+def _sealed(folder: Path) -> None:
+    _runs(folder)
+    path = (folder / "run").resolve()
+    seal(path, {each.name: each.read_bytes() for each in path.iterdir()})
+
+
+def _read_page(folder: Path) -> object:
+    """A page and the tables that read curves and clusters."""
+    found = records.load(folder / "runs")
+    _read_record(folder)
+    return build(found, folder / "page.html", load_task=lambda _: None)
+
+
+def _door(name: str, file: str, schema: store.Schema) -> Target:
+    """The check that every JSON file of a record passes, without the file: many times as fast."""
+    path = Path(file)
+    return Target(
+        name, file, _sealed, _read_record, parse=lambda data: store.check_json(data, path, schema, "a record")
+    )
 
 
 def _packed(folder: Path) -> None:
@@ -319,6 +348,55 @@ def _read_own_labels(folder: Path) -> object:
     return samples.stratified_split(samples.encode_classes(lines, "the file labels")[0])
 
 
+# -- audits ------------------------------------------------------------------------------------------
+
+
+def _audit(folder: Path, kind: str, arrays: dict[str, np.ndarray], **about: object) -> None:
+    from safetensors.numpy import save
+
+    text = json.dumps({"kind": kind, "classes": ["no", "yes"], **about})
+    (folder / "baseline.safetensors").write_bytes(save(arrays, {portable.ABOUT: text}))
+    reading = {"header": True, "text": "town", "image": None}
+    summary = {
+        "ship": {"model": "baseline"},
+        "data": {"kind": kind, "classes": ["no", "yes"], "reading": reading},
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    _csv(folder)
+
+
+def _trees(folder: Path) -> None:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    x = np.random.default_rng(0).random((60, 1))
+    model = HistGradientBoostingClassifier(max_iter=2, min_samples_leaf=5).fit(x, x[:, 0] > 0.5)
+    _audit(folder, "trees", tree_arrays(model), numbers=["age"], words={})
+
+
+def _linear(folder: Path) -> None:
+    number = np.random.default_rng(0).random
+    words = np.frombuffer(b"abc\nde\nfg", dtype=np.uint8)
+    arrays = {
+        "vocabulary": words,
+        "idf": number(3),
+        "coefficients": number((1, 3)),
+        "intercept": number(1),
+    }
+    _audit(folder, "words", arrays)
+
+
+def _read_audit(folder: Path) -> object:
+    return audited.predict(folder, folder / "t.csv", model=None, device="cpu")
+
+
+def _hub(folder: Path) -> None:
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "bert", "architectures": ["Bert"], "text": {"layers": [1, 2]}})
+    )
+    index = {"metadata": {"total_size": 8}, "weight_map": {"a": "model-1.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def _under(make: Callable[[Path], object], *given: object) -> Callable[[Path], None]:
     return lambda folder: make(folder, *given) and None  # type: ignore[call-arg]
 
@@ -341,6 +419,20 @@ TARGETS = [
     Target("own_labels", "labels", _own_labels, _read_own_labels, named=False),
     Target("config", "run/config.json", _runs, _read_record),
     Target("metrics", "run/metrics.json", _runs, _read_metrics),
+    _door("json_metrics", "run/metrics.json", record_files.METRICS),
+    _door("json_config", "run/config.json", record_files.CONFIG),
+    _door("json_dynamics", "run/dynamics.json", record_files.DYNAMICS),
+    _door("json_timing", "run/timing.json", record_files.TIMING),
+    _door("json_checksums", "run/checksums.json", manifest.SCHEMA),
+    Target("dynamics", "run/dynamics.json", _runs, _read_record),
+    Target("timing", "run/timing.json", _runs, _read_record),
+    Target("checksums", "run/checksums.json", _sealed, _read_record, named=False),
+    Target("page", "run/dynamics.json", _runs, _read_page),
+    Target("audit_trees", "baseline.safetensors", _trees, _read_audit, named=False),
+    Target("audit_words", "baseline.safetensors", _linear, _read_audit, named=False),
+    Target("audit_summary", "summary.json", _trees, _read_audit, named=False),
+    Target("hub_config", "config.json", _hub, lambda f: text_model._check(f), named=False),
+    Target("hub_index", "model.safetensors.index.json", _hub, lambda f: text_model._check(f), named=False),
     Target("epochs", "stage/epochs.jsonl", _runs, _read_record),
     Target("val_partition", "run/val_partition.npz", _runs, _read_record),
     Target("packed", "p.zip", _packed, _read_packed, named=False),
