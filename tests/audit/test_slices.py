@@ -88,3 +88,21 @@ def test_mistakes_are_named() -> None:
         slices.domino(x, y[:5], p)
     with pytest.raises(ValueError, match="labels must be 0 to 1 for 2 columns"):
         slices.facts(x, y + 1, p)
+
+
+def test_the_audit_command_takes_embeddings(tmp_path, monkeypatch) -> None:
+    from typer.testing import CliRunner
+
+    from evenhand.audit import run
+    from evenhand.cli import app
+
+    asked = []
+    monkeypatch.setattr(run, "audit", lambda data, **_: asked.append(data) or (_ for _ in ()).throw(KeyError))
+    x, y, _, _ = planted(samples=60)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(app, ["audit", "x.npy", "--labels", "y.npy"])
+    from evenhand import tasks
+
+    assert len(tasks.load(asked[0]).train) == 42

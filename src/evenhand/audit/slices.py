@@ -75,6 +75,7 @@ def spotlight(
     *,
     num_slices: int = 5,
     least: float = 0.02,
+    dimensions: int = 128,
     steps: int = 1000,
     seed: int = 0,
 ) -> Array:
@@ -85,7 +86,7 @@ def spotlight(
     one minus the weights found.
     """
     x, y, p = _checked(embeddings, labels, probabilities)
-    x = x - x.mean(0)
+    x = _principal(x, dimensions)  # centred; distances are nearly those of the embeddings
     points = torch.as_tensor(x / max(np.sqrt((x * x).sum(1).mean()), EPSILON), dtype=torch.float32)
     losses = torch.as_tensor(-np.log(p[np.arange(len(y)), y] + 1e-8), dtype=torch.float32)
     generator, minimum, found = torch.Generator().manual_seed(seed), least * len(y), []
