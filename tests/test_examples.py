@@ -35,6 +35,12 @@ def test_boosting_table() -> None:
     assert result["after"] > result["before"] + 0.2
 
 
+def test_evaluate_groups() -> None:
+    scores = load("evaluate_groups").main()
+    assert scores.worst["group"].startswith("size = medium, ") and scores.worst["accuracy"] < 0.5
+    assert "size unknown" in set(scores.frame["group"])
+
+
 def test_torch_loader() -> None:
     worst = load("torch_loader").main()
     assert worst["tab"] > worst["erm"] + 0.1

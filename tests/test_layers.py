@@ -18,6 +18,7 @@ LAYERS = [
     "tasks",
     "bench",
     "report",
+    "by_group",
     "api",
     "integrations",
     "audit",

@@ -25,6 +25,7 @@ _EXPORTS = {
     "execute": "evenhand.training.execute",
     "separable": "evenhand.training.objective",
     "fit": "evenhand.api",
+    "evaluate": "evenhand.by_group",
     "Result": "evenhand.api",
 }
 
@@ -33,6 +34,7 @@ __all__ = [*_EXPORTS, "__version__"]
 if TYPE_CHECKING:
     from evenhand.api import Result as Result
     from evenhand.api import fit as fit
+    from evenhand.by_group import evaluate as evaluate
     from evenhand.core.history import LossHistory as LossHistory
     from evenhand.core.history import LossSummary as LossSummary
     from evenhand.core.metrics import mean_model_selection as mean_model_selection

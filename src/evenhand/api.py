@@ -217,7 +217,8 @@ def _model_identity(make_model: Callable[[], nn.Module], train: Split, num_class
         model = make_model()
         try:
             x = torch.stack([as_input(train.x[int(row)]) for row in train.rows[:2]])
-            outputs = model.eval()(x.float() / 255 if x.dtype == torch.uint8 else x)
+            x = x.float() / 255 if x.dtype == torch.uint8 else x.float() if x.is_floating_point() else x
+            outputs = model.eval()(x)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"the model cannot take the first two inputs of train_set: {error}") from error
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or outputs.shape[1] < num_classes:

@@ -18,7 +18,7 @@ from published_layouts import REAL_ROOT
 from evenhand import tasks
 from evenhand.report.tables import facts_of_data, read_split
 from evenhand.tasks import celeba, datasets, pacs
-from evenhand.tasks.samples import Samples
+from evenhand.tasks.samples import Samples, rare_cells
 from evenhand.training.data import training_weights
 
 MAKERS = {
@@ -126,8 +126,8 @@ def test_celeba_with_another_target_and_attribute(tmp_path):
 def test_conflicting_cells_follow_from_the_counts(cells, conflicting):
     counts = np.array(cells).ravel()
     y, attribute = np.repeat([0, 0, 1, 1], counts), np.repeat([0, 1, 0, 1], counts)
-    data = Samples(y=y, class_names=("a", "b"), split=np.zeros(len(y)), attribute=attribute)
-    assert celeba.rare_cells(data) == conflicting
+    data = Samples(y=y, class_names=("a", "b"), split=0 * y, attribute=attribute, attribute_names=("c", "d"))
+    assert rare_cells(data) == conflicting
 
 
 def test_bar_classes_and_splits(tmp_path):

@@ -10,10 +10,10 @@ import warnings
 
 import typer
 
-from evenhand.cli import train, audit, doctor, results, bench, data, apply  # isort: skip  # the order of the help
+from evenhand.cli import train, audit, doctor, results, bench, data, evaluate, apply  # isort: skip  # the order of the help
 from evenhand.cli.common import app, plain_warning, say, shortened
 
-__all__ = ["app", "apply", "audit", "bench", "data", "doctor", "main", "results", "train"]
+__all__ = ["app", "apply", "audit", "bench", "data", "doctor", "evaluate", "main", "results", "train"]
 
 
 def _open_standard_streams() -> None:

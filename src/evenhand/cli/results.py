@@ -12,6 +12,7 @@ import typer
 from evenhand.cli.common import RESULTS, Data, Figure, Verbose, app, choices, say, show_table
 
 if TYPE_CHECKING:
+    from evenhand.report.render import Table
     from evenhand.training.record import Record
 
 Sources = Annotated[
@@ -54,17 +55,22 @@ def table(
 ) -> None:
     """Print a table of results beside the paper's numbers."""
     from evenhand.bench import results
-    from evenhand.report import render, tables
+    from evenhand.report import tables
 
-    if out is not None:
-        _file(out, "table.md")
-        form = form or _form(out)
+    form = form_of(form, out)
     optional = name in ("methods", "datasets")  # they say something without any run
     records = [] if name == "methods" else _records(runs, optional=optional)
     folders = sorted({*runs, *(record.path.parents[2] for record in records)})  # packed ones lie elsewhere
     failed = tables.failures(folders)
     frame = results.frame(records)
     made = tables.make(name, frame, wanted=task or (), by=by, failed=failed, root=data, against=against)
+    print_or_write(made, form, out)
+
+
+def print_or_write(made: Table, form: Form | None, out: Path | None) -> None:
+    """Write a table to a file, or print it: fitted to a terminal, or in a form for a pipe."""
+    from evenhand.report import render
+
     if out is not None:
         from evenhand.training.store import write_bytes
 
@@ -74,6 +80,11 @@ def table(
         show_table(made)
     else:
         typer.echo(render.write(made, form or "md"), nl=False)
+
+
+def form_of(form: Form | None, out: Path | None) -> Form | None:
+    """The form that was asked for, or that the file's ending says; None for a table on the terminal."""
+    return form if out is None else form or _form(_file(out, "table.md"))
 
 
 @app.command(rich_help_panel=RESULTS)

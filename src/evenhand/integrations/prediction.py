@@ -179,7 +179,7 @@ def _example(known: dict[str, Any], source: Path) -> Tensor:
     """A sample such as the model was trained on."""
     dtype, shape = getattr(torch, known["dtype"], None), known["shape"]
     numbers = [number for number in (known["mean"], known["std"]) if number is not None]
-    channels = shape[0] if len(shape) == 3 else -1
+    channels = shape[0] if len(shape) in (1, 3) else -1
     if (
         not isinstance(dtype, torch.dtype)
         or not shape

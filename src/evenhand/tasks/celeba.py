@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.tasks import data_root, datasets, images
-from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng, read_columns, read_rows
+from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng, rare_cells, read_columns, read_rows
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 
@@ -105,20 +105,6 @@ def listing(
     chosen = every.take(np.sort(np.concatenate(keep)))
     paper = (target, attribute) == ("Blond_Hair", "Male")  # which counts blond men only
     return replace(chosen, conflicting=frozenset({3}) if paper else rare_cells(chosen))
-
-
-def rare_cells(data: Samples) -> frozenset[int]:
-    """The groups with under half of the training samples that independent attributes would give them.
-
-    There is at least one: the group that falls shortest.
-    """
-    cells = np.zeros((2, 2))
-    train = data.rows(TRAIN)
-    assert data.attribute is not None
-    np.add.at(cells, (data.y[train], data.attribute[train]), 1)
-    expected = np.outer(cells.sum(1), cells.sum(0)) / max(cells.sum(), 1)
-    ratio = (cells / np.maximum(expected, 1e-9)).ravel()
-    return frozenset({int(ratio.argmin()), *np.flatnonzero(ratio < 0.5).tolist()})
 
 
 def _names(attribute: str) -> tuple[str, str]:

@@ -203,6 +203,19 @@ def completed_split(y: np.ndarray, given: np.ndarray) -> np.ndarray:
     return split
 
 
+def rare_cells(data: Samples) -> frozenset[int]:
+    """The groups with under half of the training samples that independent attributes would give them.
+
+    There is at least one: the group that falls shortest.
+    """
+    assert data.attribute is not None
+    cells, train = np.zeros((len(data.class_names), len(data.attribute_names))), data.rows(TRAIN)
+    np.add.at(cells, (data.y[train], data.attribute[train]), 1)
+    expected = np.outer(cells.sum(1), cells.sum(0)) / max(cells.sum(), 1)
+    ratio = (cells / np.maximum(expected, 1e-9)).ravel()
+    return frozenset({int(ratio.argmin()), *np.flatnonzero(ratio < 0.5).tolist()})
+
+
 def reweighted(split: Split, train: Split) -> Split:
     """The split with weights that restate it in the training groups' proportions, where there are groups."""
     if split.group is None or train.group is None:

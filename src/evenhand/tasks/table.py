@@ -73,7 +73,7 @@ def read_table(
     if not here.all():
         notes.append(f"{int((~here).sum()):,} rows without a label were left out")
         frame = frame[here]
-    y, class_names = encode_classes(_as_names(frame[label]), f"the column {label!r} of {file}")
+    y, class_names = encode_classes(as_names(frame[label]), f"the column {label!r} of {file}")
     attribute, attribute_names = (None, ()) if group is None else _attribute(frame[group])
     ids, content = [str(row) for row in frame.index], dict[str, Any]()
     if text is not None:
@@ -190,7 +190,7 @@ def _check_not_continuous(labels: Any, column: str, file: Path) -> None:
         )
 
 
-def _as_names(labels: Any) -> list[str]:
+def as_names(labels: Any) -> list[str]:
     """Labels as text; whole numbers that a missing value turned into 1.0 and 2.0 are 1 and 2 again."""
     values = labels.tolist()
     return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v).strip() for v in values]

@@ -104,6 +104,12 @@ def batch_sizes(num_samples: int, batch_size: int) -> list[int]:
     return sizes
 
 
+def _per_channel(values: tuple[float, ...], split: Split, device: torch.device) -> Tensor:
+    """One value for each channel of images, or for each dimension of vectors, shaped to be broadcast."""
+    vectors = isinstance(split.x, (Tensor, np.ndarray)) and split.x.ndim == 2
+    return torch.tensor(values, device=device).view(-1, *([] if vectors else [1, 1]))
+
+
 class Batches:
     """The batches of one split, ready for the model."""
 
@@ -126,7 +132,7 @@ class Batches:
         self._group = None if split.group is None else split.group.to(device)
         self._environment = None if environments is None else environments.to(device)
         self._mean, self._std = (
-            None if values is None or split.ready else torch.tensor(values, device=device).view(-1, 1, 1)
+            None if values is None or split.ready else _per_channel(values, split, device)
             for values in (task.mean, task.std)
         )
 
@@ -170,7 +176,7 @@ class Batches:
         x = batch.x
         if x.dtype == torch.uint8:
             x = x.float() / 255
-        elif x.dtype == torch.float64:
+        elif x.is_floating_point():
             x = x.float()
         if self._transform is not None:
             x = self._transform(x, batch, generator)
