@@ -130,6 +130,21 @@ def test_our_own_method_is_as_visible_as_tab(tmp_path: Path) -> None:
     assert view["columns"] == ["erm", "evenhand", "tab", "jtt", "lff"]
 
 
+def test_methods_that_lead_on_equally_many_tasks_are_named_together(tmp_path: Path) -> None:
+    best = {"a": "tab", "b": "tab", "c": "jtt", "d": "lff"}
+    made = [
+        write(tmp_path, m, PAIR, seed=s, task=task, wga=(0.8 if m == leader else 0.5) + s / 100)
+        for task, leader in best.items()
+        for m in ("erm", "tab", "jtt", "lff")
+        for s in (0, 1)
+    ]
+    text = Page(build(made, tmp_path / "a.html", load_task=lambda _: None).read_text()).words
+    assert "TAB leads on 2 of 4 tasks; JTT and LfF on 1 each." in text
+    fewer = [each for each in made if each.config["task"] in "ac"]
+    text = Page(build(fewer, tmp_path / "b.html", load_task=lambda _: None).read_text()).words
+    assert "TAB and JTT lead on 1 of 2 tasks each." in text
+
+
 def test_many_tasks_begin_with_an_overview_and_none_is_left_out(tmp_path: Path) -> None:
     tasks = [f"own{i}" for i in range(8)]
     made = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"count": count, "percent": percent, "colour": palette.variable, "title": title}
-    made.filters["dotted"] = dotted
+    made.filters |= {"dotted": dotted, "options": options}
     made.filters["part"] = lambda table, section: Markup(html_section(table, section))
     return made
 
@@ -76,6 +77,16 @@ def dotted(name: str) -> Markup:
     results.eta_parts my_package.<wbr>methods.<wbr>balanced_tab
     """
     return escape(name).replace(".", Markup(".<wbr>")) if len(name) > LONG_NAME else escape(name)
+
+
+def options(command: str) -> Markup:
+    """A command whose options are not broken at their dashes.
+
+    >>> print(options("evenhand run 'a<b' erm --seed 0"))
+    evenhand run &#39;a&lt;b&#39; erm <span class="unbroken">--seed</span> 0
+    """
+    whole = str(escape(command))
+    return Markup(re.sub(r"(?<= )--[a-z-]+", r'<span class="unbroken">\g<0></span>', whole))
 
 
 def document(template: str, *, explore: bool = False, **content: Any) -> str:
@@ -335,17 +346,18 @@ def _overview(views: Sequence[View]) -> tuple[str, list[str]]:
     leads = [view["story"] for view in views if view["story"].leader]
     if not leads:
         return f"Runs on {len(views)} tasks", []
-    leaders = Counter(title(each.leader) for each in leads)
-    most, *rest = sorted(set(leaders.values()), reverse=True)
-    named = {
-        number: listed([name for name in leaders if leaders[name] == number]) for number in (most, *rest)
-    }
-    leading = "lead" if list(leaders.values()).count(most) > 1 else "leads"
-    others = "".join(f"; {named[number]} on {number}" for number in rest)
+    leaders: dict[int, list[str]] = {}  # number of tasks -> who leads on so many
+    for name, number in Counter(title(each.leader) for each in leads).most_common():
+        leaders.setdefault(number, []).append(name)
+    parts = [
+        f"{listed(names)}{'' if i else ' lead' if len(names) > 1 else ' leads'} on {number}"
+        f"{'' if i else f' of {len(views)} tasks'}{' each' if len(names) > 1 else ''}"
+        for i, (number, names) in enumerate(leaders.items())
+    ]
     sure = sum(each.change is not None and each.change.verdict != "unsure" for each in leads)
     are = "is" if sure == 1 else "are"
     return (
-        f"{named[most]} {leading} on {most} of {count(len(views), 'task')}{others}.",
+        f"{'; '.join(parts)}.",
         [f"{sure} of these leads {are} significant: the paired 95% interval excludes zero."],
     )
 
