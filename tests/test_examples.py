@@ -35,6 +35,11 @@ def test_boosting_table() -> None:
     assert result["after"] > result["before"] + 0.2
 
 
+def test_embeddings_head(tmp_path: Path) -> None:
+    worst = load("embeddings_head").main(tmp_path / "embedded")
+    assert min(worst["tab"], worst["evenhand"]) > worst["erm"] + 0.3
+
+
 def test_evaluate_groups() -> None:
     scores = load("evaluate_groups").main()
     assert scores.worst["group"].startswith("size = medium, ") and scores.worst["accuracy"] < 0.5

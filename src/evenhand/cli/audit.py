@@ -19,8 +19,13 @@ LISTS = ("minority", "mislabelled")
 def audit(
     data: Annotated[
         str,
-        typer.Argument(metavar="DATA", help="A folder of class folders, a CSV or Parquet table, or a task."),
+        typer.Argument(
+            metavar="DATA", help="A folder of class folders, a table, an .npy of embeddings, or a task."
+        ),
     ],
+    labels: Annotated[
+        Path | None, typer.Option(metavar="LABELS.npy", help="The classes of embeddings in an .npy file.")
+    ] = None,
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the classes.")] = None,
     text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of texts to classify.")] = None,
     image: Annotated[
@@ -70,6 +75,8 @@ def audit(
     from evenhand.audit.audit import summarise
     from evenhand.training.progress import choose
 
+    if labels is not None:
+        data = f"embeddings:path={Path(data).absolute()},labels={labels.absolute()}"
     done = audit_(
         data,
         label=label,

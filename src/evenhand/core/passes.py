@@ -128,10 +128,11 @@ class Passes:
             if len(far.rows):
                 tails[c] = tails[c].joined(_Chosen(*(part.cpu() for part in far))).farthest()
                 nearest[c] = float(tails[c].distances[-1]) if len(tails[c].rows) == TAIL else -torch.inf
-        samples = [
-            self._sample(tail, _Chosen(*(torch.cat(parts) for parts in zip(empty, *chosen, strict=True))))
-            for tail, chosen in zip(tails, rest, strict=True)
-        ]
+        samples = []
+        for tail, found in zip(tails, rest, strict=True):
+            others = _Chosen(*(torch.cat(parts) for parts in zip(empty, *found, strict=True)))
+            found.clear()  # so that only one class's rows are in memory twice
+            samples.append(self._sample(tail, others))
         return FirstPass(counts, self._add(sums.cpu()), self._add(squares.cpu()), samples, tailed.tolist())
 
     def split(self, direction: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
