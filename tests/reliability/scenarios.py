@@ -127,7 +127,7 @@ _audited: list[Any] = []  # made once; every trial is a fork that has it
 
 
 def audit_data(root: Path) -> None:
-    from evenhand.audit.run import audit as audited
+    from evenhand.audit.audit import audit as audited
 
     random = np.random.default_rng(0)
     rows = [f"{random.random():.4f},{random.random():.4f},{'ab'[i % 2]}" for i in range(120)]
@@ -139,7 +139,7 @@ def audit_data(root: Path) -> None:
 
 def audit(root: Path) -> None:
     """All files of an audit, in place of an earlier one's."""
-    from evenhand.audit.write import write
+    from evenhand.audit.audit import write
 
     write(_audited[0], root / "audit")
 
