@@ -18,9 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
 
 import planted
 
+from evenhand.audit.audit import audit
 from evenhand.audit.predict import predict
-from evenhand.audit.run import audit
-from evenhand.audit.write import write
 from evenhand.integrations.files import csv_bytes
 from evenhand.tasks import bar
 from evenhand.tasks.samples import TEST
@@ -74,11 +73,10 @@ def main() -> None:
             frozen=arguments.frozen or None,
             size=arguments.size,
         )
-        summary = write(done, out)
-        print(name, done.verdict.advice, f"strength {done.verdict.strength:.2f}", done.ship)
+        print(name, done.judgement.advice, done.judgement.model, *done.judgement.reasons, sep="; ")
         for key in ("baseline", "balanced"):
             for part in ("val", "test"):
-                scores = summary["models"][key][part]
+                scores = done.models[key][part]
                 print(" ", key, part, {k: v["accuracy"] for k, v in scores.items() if isinstance(v, dict)})
         if p is not None:
             _against_the_plant(table, out)

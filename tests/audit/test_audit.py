@@ -33,12 +33,14 @@ def test_a_planted_shortcut_is_found_and_the_worst_group_gains(
         kind
     ]
     code, out, err = evenhand(
-        "audit", file, *words, "--group", "aligned", "--out", tmp_path / "out", "--json"
+        "audit", file, *words, "--group", "aligned", "--hide-group", "--out", tmp_path / "out", "--json"
     )
     assert code == 0, err
     summary = json.loads(out)
     assert summary == read_json(tmp_path / "out" / "summary.json")
-    assert summary["verdict"]["advice"] == "retrain" and summary["ship"]["model"] == "balanced"
+    assert summary["judgement"]["advice"] == "retrain" and summary["ship"]["model"] == "balanced"
+    named = summary["description"]["headline"]
+    assert "line = " in named or "kind regards accounts" in named or "sent from phone" in named
     rows = samples(tmp_path / "out")
     listed = np.array([row["triage"] == "minority" for row in rows])
     train = np.array([row["split"] == "train" for row in rows])
@@ -74,9 +76,9 @@ def test_without_bias_it_is_left_alone(evenhand: Any, tmp_path: Path, kind: str)
         kind
     ]
     code, out, _ = evenhand("audit", file, *words, "--out", tmp_path / "out")
-    assert code == 0 and "Leave it: there is no sign of a minority" in out
+    assert code == 0 and "Nothing found: no minority that balancing would help." in out
     assert (
-        "0 samples are likely a minority" in out and "Ship the model trained on the data as they are" in out
+        "0 samples are likely a minority" in out and "Ship the model trained on the data as collected" in out
     )
 
 
@@ -125,6 +127,7 @@ def test_a_known_task_is_audited_by_name_and_continues(evenhand: Any, tmp_path: 
     code, out, err = evenhand(*words)
     assert code == 0, err
     assert "Retrain: a minority is learned later" in out and "worst true group" in out
+    assert "late samples differ from the others of their class in red" in out  # the shortcut is the colour
     before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir() if file.is_file()}
     stages = {file: file.stat().st_mtime_ns for file in (tmp_path / "out" / "runs").rglob("last.ckpt")}
     assert evenhand(*words)[0] == 0
@@ -161,7 +164,7 @@ def test_the_adult_table_is_left_alone_and_not_harmed(evenhand: Any, tmp_path: P
     code, out, err = evenhand("audit", file, *words, "--out", tmp_path / "out", "--json")
     assert code == 0, err
     summary = json.loads(out)
-    assert summary["verdict"]["advice"] == "leave it" and summary["ship"]["model"] == "baseline"
+    assert summary["judgement"]["advice"] == "nothing found" and summary["ship"]["model"] == "baseline"
     assert summary["models"]["baseline"]["test"]["accuracy"]["accuracy"] > 0.85
     names = {group["name"] for group in summary["models"]["baseline"]["test"]["groups"]}
     assert names == {"<=50K, Female", "<=50K, Male", ">50K, Female", ">50K, Male"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import planted
 import pytest
 from planted import photos, saved
 
-from evenhand.audit.place import check_place
+from evenhand.audit import portable
+from evenhand.audit.audit import check_place
+from evenhand.tasks.table import WordCodes, parsed
 
 pandas = pytest.importorskip("pandas", reason="tables need pandas")
 pytest.importorskip("PIL.Image", reason="images need pillow")
@@ -121,7 +125,10 @@ def bad_inputs(tmp: Path) -> dict[str, tuple[list[object], str]]:
             [tmp / "empty"],
             "one folder for each class.*holds no images; put them there or name another",
         ),
-        "unreadable image": ([tmp / "broken"], "cannot be decoded"),
+        "unreadable image": (
+            [tmp / "broken"],
+            r"12 of 12 images cannot be read: a/0\.png .*b/5\.png .*--skip-bad",
+        ),
         "nothing there": ([tmp / "absent", *label], "there is no"),
         "no label": ([table], "a table needs --label.*length, width"),
         "label missing": ([table, "--label", "price"], "--label must name a column.*columns are length"),
@@ -196,6 +203,126 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: 
         check_place(tmp_path / "new" / "folder")
 
 
+def table_of(tmp: Path, **columns: object) -> Path:
+    """A sound table of sixty rows with further columns."""
+    frame = planted.table(0.9, num_samples=60).drop(columns=["swapped", "aligned"]).fillna(0.0)
+    return saved(frame.assign(**columns), tmp / "t.csv")
+
+
+def test_the_folder_of_other_data_and_one_in_use_are_refused(evenhand: Any, tmp_path: Path) -> None:
+    from evenhand.training.store import claim
+
+    words = ("--label", "outcome", "--epochs", 3, "-q", "--out", tmp_path / "out")
+    assert evenhand("audit", table_of(tmp_path), *words)[0] == 0
+    other = saved(pandas.read_csv(tmp_path / "t.csv").iloc[:50], tmp_path / "other.csv")
+    code, _, err = evenhand("audit", other, *words)
+    assert code == 2 and "holds the audit of" in err and "name another folder" in err
+    same = saved(pandas.read_csv(tmp_path / "t.csv"), tmp_path / "copy.csv")
+    assert evenhand("audit", same, *words)[0] == 0
+    with claim(tmp_path / "out"):
+        done = subprocess.run(
+            [sys.executable, "-m", "evenhand", "audit", same, *map(str, words)],
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 2 and "is held by another process" in done.stderr, done.stderr
+
+
+def test_a_model_that_is_not_as_it_was_written_is_refused(evenhand: Any, tmp_path: Path) -> None:
+    out, table = tmp_path / "out", table_of(tmp_path)
+    assert evenhand("audit", table, "--label", "outcome", "--epochs", 3, "-q", "--out", out)[0] == 0
+    assert evenhand("predict", out, table)[0] == 0
+    model = out / "baseline.safetensors"
+    model.write_bytes(model.read_bytes()[:-1] + b"x")
+    code, _, err = evenhand("predict", out, table, "--model", "baseline")
+    assert code == 2 and "is not as it was written" in err
+    assert evenhand("predict", out, table, "--model", "balanced")[0] == 0
+
+
+def test_bad_images_are_left_out_on_request_and_all_are_named(evenhand: Any, tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    for name in ("dark/3", "light/7"):
+        (tmp_path / "photos" / f"{name}.png").write_bytes(b"no image")
+    words = ("audit", tmp_path / "photos", "--epochs", 2, "-q", "--json", "--out", tmp_path / "out")
+    code, _, err = evenhand(*words)
+    assert code == 2 and "2 of 40 images cannot be read: dark/3.png" in err and "light/7.png" in err
+    code, out, err = evenhand(*words, "--skip-bad")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert sum(summary["data"]["samples"].values()) == 38 and "light/7.png" in summary["data"]["notes"][0]
+
+
+def test_a_column_is_dropped_and_a_group_is_a_feature_unless_hidden(evenhand: Any, tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    words = ("audit", table, "--label", "outcome", "--group", "line", "--epochs", 3, "-q", "--json")
+    notes = {}
+    for name, more in {"seen": (), "hidden": ("--hide-group",), "dropped": ("--drop", "shift")}.items():
+        code, out, err = evenhand(*words, *more, "--out", tmp_path / name)
+        assert code == 0, err
+        notes[name] = " ".join(json.loads(out)["data"]["notes"])
+        about = portable.read(tmp_path / name / "baseline.safetensors").about
+        assert ("line" in about["words"]) == (name != "hidden")
+        assert ("shift" in about["words"]) == (name != "dropped")
+    assert "'line' is also a feature of the model (--hide-group hides it)" in notes["seen"]
+    assert "'line' is kept from the model" in notes["hidden"]
+    code, _, err = evenhand(*words, "--drop", "absent", "--out", tmp_path / "bad")
+    assert code == 2 and "--drop must name a column" in err
+    code, _, err = evenhand(*words, "--drop", "line", "--out", tmp_path / "bad")
+    assert code == 2 and "--drop must name a column that nothing else names, got 'line'" in err
+
+
+def test_dates_and_decimal_commas_are_numbers_and_bad_cells_are_named(evenhand: Any, tmp_path: Path) -> None:
+    price = [f"{number},5" for number in range(60)]
+    day = [f"{1 + number % 28:02d}.03.2024" for number in range(60)]
+    age = [str(number) for number in range(58)] + ["abc", "12x"]
+    words = ("--label", "outcome", "--epochs", 3, "-q", "--json", "--out", tmp_path / "out")
+    code, _, err = evenhand("audit", table_of(tmp_path, age=age), *words)
+    assert code == 2 and "'age', but some cells hold none: row 58: 'abc', row 59: '12x'; mend them" in err
+    code, out, err = evenhand("audit", table_of(tmp_path, price=price, day=day, age=age), *words, "--missing")
+    assert code == 0, err
+    assert (
+        "cells of the column 'age' that hold no number are gaps: row 58: 'abc'"
+        in json.loads(out)["data"]["notes"][0]
+    )
+    about = portable.read(tmp_path / "out" / "baseline.safetensors").about
+    assert {"price", "day", "age"} <= set(about["numbers"])
+    new = table_of(tmp_path, price=price, day=day, age=[str(number) for number in range(60)])
+    assert evenhand("predict", tmp_path / "out", new)[0] == 0
+    code, _, err = evenhand("predict", tmp_path / "out", table_of(tmp_path, price=price, day=day, age=age))
+    assert code == 2 and "row 58: 'abc'" in err
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "2.5", "-3e2"], [1, 2.5, -300]),
+        (["1,5", "1.234,5", "2"], [1.5, 1234.5, 2]),
+        (["1970-01-03", "1970-01-01", "x"], [2, 0, np.nan]),
+        (["03.01.1970", "01.02.1970", "05.01.1970"], [2, 31, 4]),
+    ],
+)
+def test_cells_as_numbers(cells: list[str], expected: list[float]) -> None:
+    assert parsed(pandas.Series(cells, dtype=object)).tolist() == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_word_that_training_has_not_seen_is_no_gap() -> None:
+    # A gap means class 1. The other words are rare, so that most of those held out are new.
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 2000)
+    words = np.where(y == 1, None, np.array([f"w{n}" for n in range(2000)])[rng.integers(0, 1500, 2000)])
+    frame = pandas.DataFrame({"code": words})
+    codes = WordCodes().fit(frame[:1400])
+    coded = codes.transform(frame[1400:])[:, 0]
+    gaps = pandas.isna(words[1400:])
+    assert (coded[gaps] == codes.gaps_[0]).all() and not (coded[~gaps] == codes.gaps_[0]).any()
+    assert not np.isnan(coded).any() and (coded == codes.unseen_[0]).mean() > 0.1
+    common = WordCodes().fit(pandas.DataFrame({"code": ["a", "b"] * 5}))
+    assert (
+        common.gaps_ == common.unseen_ == [None]
+        and np.isnan(common.transform(pandas.DataFrame({"code": ["c", None]}))).all()
+    )
+
+
 def test_a_new_an_empty_and_an_interrupted_audits_folder_are_taken(tmp_path: Path) -> None:
     check_place(tmp_path / "new" / "folder")
     check_place(tmp_path)
@@ -230,7 +357,7 @@ def test_an_audit_of_a_table_that_was_killed_while_it_wrote_is_done_again(
         store.write_bytes(path, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr("evenhand.audit.write.write_bytes", killed)
+        patched.setattr("evenhand.audit.audit.write_bytes", killed)
         evenhand(*words)
     names = {each.name for each in (tmp_path / "out").iterdir()}
     assert set(written) <= names and "summary.json" not in names

@@ -187,13 +187,12 @@ def test_models_of_your_own_are_refused_with_what_to_do(
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    from evenhand.audit.run import audit
-    from evenhand.audit.write import write
+    from evenhand.audit.audit import audit
 
     place = tmp_path_factory.mktemp("audited")
     frame = planted.table(0.9, num_samples=200).drop(columns=["aligned", "swapped"])
     file = saved(frame, place / "t.csv")
-    write(audit(str(file), label="outcome", missing=True, out=place / "out", epochs=3), place / "out")
+    audit(str(file), label="outcome", missing=True, out=place / "out", epochs=3)
     return place / "out", file
 
 

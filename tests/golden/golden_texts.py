@@ -147,7 +147,7 @@ def audit_of(kind: str, folder: Path) -> str:
             if kind == "table"
             else ("--label", "topic", "--text", "message")
         )
-        words = (*label, "--group", "aligned")
+        words = (*label, "--group", "aligned", *(("--hide-group",) if kind == "table" else ()))
     with threadpoolctl.threadpool_limits(1):  # threads of a small model wait for each other
         printed = command("audit", source, *words, "--out", folder / "out", "--device", "cpu", "--quiet")
     summary = json.loads((folder / "out" / "summary.json").read_text())

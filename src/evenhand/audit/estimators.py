@@ -14,25 +14,64 @@ from evenhand.core.partition import Partition, partition
 from evenhand.core.rebalance import rebalance
 from evenhand.tasks import table
 from evenhand.tasks.samples import Samples
+from evenhand.training import progress
 from evenhand.training.estimator_histories import losses_of, probabilities, training_of
 
 FOLDS = 4
 ROUNDS, EPOCHS = 100, 30
+FEW_VALUES = 1_000_000  # rows times columns; up to these, more threads cost more than they save
 LEAVES = 8  # of a tree: large trees learn exceptions by heart, so that late samples do not stand out
 
 Make = Callable[[], Any]  # a fresh estimator
 
 
-def evidence(data: Samples, *, seed: int, epochs: int | None, own: Make | None = None) -> Evidence:
+def evidence(
+    data: Samples,
+    *,
+    seed: int,
+    epochs: int | None,
+    own: Make | None = None,
+    show: progress.Silent | None = None,
+) -> Evidence:
     """Train on a table or on texts: the baseline and the balanced model, and both again for each fold."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    values = len(data.y) * (1 if data.frame is None else len(data.frame.columns))
+    with threadpool_limits(1 if values <= FEW_VALUES else None), _Trainings(show, len(data.y)) as counted:
+        return _evidence(data, seed, epochs, own, counted)
+
+
+class _Trainings:
+    """Shows the trainings of an audit as one bar: a finished training is one step of it."""
+
+    def __init__(self, show: progress.Silent | None, samples: int) -> None:
+        self.show, self.samples, self.done = show or progress.Silent(), samples, 0
+
+    def __enter__(self) -> _Trainings:
+        self.show.start("audit, one training an epoch", epochs=2 + 2 * FOLDS, samples=self.samples)
+        return self
+
+    def one_more(self) -> None:
+        self.done += 1
+        self.show.epoch({"epoch": self.done})
+
+    def __exit__(self, *error: object) -> None:
+        self.show.finish("trained" if error[0] is None else "stopped")
+
+
+def _evidence(
+    data: Samples, seed: int, epochs: int | None, own: Make | None, counted: _Trainings
+) -> Evidence:
     transformer, make, name = _plan(data, seed, epochs, own)
     x, y, rows = _numbers(data, transformer)
     names = np.array(data.class_names)
     baseline, histories = _recorded(make(), x, y, names, epochs, seed)
+    counted.one_more()
     parts = partition(histories["losses"], y["train"])
     balanced_rows = rebalance(parts, seed=seed)
     balanced = _fitted(make(), x["train"], y["train"], np.asarray(balanced_rows), names, epochs, seed)
-    unseen, unseen_balanced = _unseen(make, x["train"], y["train"], parts, names, epochs, seed)
+    counted.one_more()
+    unseen, unseen_balanced = _unseen(make, x["train"], y["train"], parts, names, epochs, seed, counted)
     models = {"baseline": baseline, "balanced": balanced}
     guesses = {
         key: {part: _probabilities(model, x[part], names).argmax(1) for part in PARTS}
@@ -82,7 +121,14 @@ def _pick(data: Samples, rows: np.ndarray) -> Any:
 
 
 def _unseen(
-    make: Make, x: Any, y: np.ndarray, parts: Partition, names: np.ndarray, epochs: int | None, seed: int
+    make: Make,
+    x: Any,
+    y: np.ndarray,
+    parts: Partition,
+    names: np.ndarray,
+    epochs: int | None,
+    seed: int,
+    counted: _Trainings,
 ) -> np.ndarray:
     """Probabilities of every training sample by two models that have not seen it, (2, samples, classes)."""
     unseen = np.zeros((2, len(y), len(names)), dtype=np.float32)
@@ -92,6 +138,7 @@ def _unseen(
         for each, rows in zip(unseen, (kept, balanced_without(parts, kept)), strict=True):
             model = _fitted(make(), x, y, rows, names, epochs, seed)
             each[fold == number] = _probabilities(model, x[fold == number], names)
+            counted.one_more()
     return unseen
 
 
@@ -131,17 +178,10 @@ def _plan(data: Samples, seed: int, epochs: int | None, own: Make | None) -> tup
 def _codes(frame: Any) -> Any:
     """Numbers as they are, words as numbers of their values; boosting knows what to do with gaps."""
     from sklearn.compose import ColumnTransformer
-    from sklearn.preprocessing import OrdinalEncoder
 
     words = table.word_columns(frame)
     numbers = [name for name in frame.columns if name not in words]
-    codes = OrdinalEncoder(
-        handle_unknown="use_encoded_value",
-        unknown_value=np.nan,
-        encoded_missing_value=np.nan,
-        max_categories=254,
-    )
-    return ColumnTransformer([("words", codes, words), ("numbers", "passthrough", numbers)])
+    return ColumnTransformer([("words", table.WordCodes(), words), ("numbers", "passthrough", numbers)])
 
 
 def _recorded(

@@ -85,3 +85,17 @@ def balanced_without(parts: Partition, kept: np.ndarray) -> np.ndarray:
     """The balanced multiset of some of the samples: rows repeated as often as their weight says."""
     times = np.rint(sample_weights(parts)).astype(np.int64)
     return np.repeat(kept, times[kept])
+
+
+def course(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First epoch (from 1) from which on a sample stays right, -1 for never; and how often it was forgotten.
+
+    >>> learned, forgotten = course(np.array([[0, 1, 0, 1, 1], [1, 1, 1, 1, 0]], dtype=bool))
+    >>> learned.tolist(), forgotten.tolist()
+    ([4, -1], [1, 1])
+    """
+    right = np.asarray(hits, dtype=bool)
+    forgotten = (right[:, :-1] & ~right[:, 1:]).sum(axis=1)
+    wrong_last = np.where(right.all(axis=1), 0, right.shape[1] - np.argmin(right[:, ::-1], axis=1))
+    learned = np.where(right[:, -1], wrong_last + 1, -1)
+    return learned.astype(np.int64), forgotten.astype(np.int64)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import evenhand
-from evenhand.audit.words import advice_sentence, class_advice, list_counts, list_notes, recommendation
-from evenhand.report.page import Audit, Score, render_audit
+from evenhand.audit.describe import Finding
+from evenhand.audit.judge import HEADLINES, class_advice, recommendation
+from evenhand.report.page import Audit, Score, Shared, render_audit
 from evenhand.report.page import Verdict as ClassLine
 from evenhand.report.samples import Pictures, Rows, Samples, Texts
 
 if TYPE_CHECKING:
-    from evenhand.audit.run import Audited
+    from evenhand.audit.audit import Audited
 
 ONE_HUMP = 0.64  # the gap of one normal hump: no evidence at all
 
@@ -35,18 +36,24 @@ def told(done: Audited) -> Audit:
         minority=found.parts.minority,
         margin=found.parts.margin,
         curves=found.losses,
-        triage=done.triage.verdict.tolist(),
+        triage=done.lists.tolist(),
         predicted_baseline=found.baseline["train"],
         predicted_balanced=found.balanced["train"],
     )
-    verdicts = {each.name: each for each in done.verdict.classes}
+    judged, described = done.judgement, done.description
+    verdicts = {each.name: each for each in judged.classes}
     return Audit(
         title=Path(done.title).name or done.title,
-        headline=advice_sentence(done.verdict),
+        headline=HEADLINES[judged.advice],
         lede=[
-            *(sentence[:1].upper() + sentence[1:] + "." for sentence in done.verdict.reasons),
-            list_counts(done.triage),
-            *list_notes(done.triage),
+            *([described.headline] if described.headline else []),
+            *(sentence[:1].upper() + sentence[1:] + "." for sentence in (*judged.reasons, *described.notes)),
+            list_counts(done),
+            *list_notes(done),
+        ],
+        shared=[
+            *(_shared("all classes", each) for each in described.overall),
+            *(_shared(name, each) for name, found in described.classes.items() for each in found),
         ],
         samples=samples,
         class_names=data.class_names,
@@ -62,11 +69,45 @@ def told(done: Audited) -> Audit:
         ],
         scores=_scores(done.models),
         groups=_groups(done.models),
-        recommendation=recommendation(done.ship, done.verdict),
-        ship=done.ship["model"],
+        recommendation=recommendation(judged),
+        ship=judged.model,
         facts=_facts(done),
         media=_media(done, rows),
     )
+
+
+def _shared(name: str, found: Finding) -> Shared:
+    return Shared(
+        class_name=name,
+        words=found.words,
+        late=f"{found.late:,} of {found.num_late:,}",
+        others=f"{found.others:,} of {found.num_others:,}",
+        effect=100 * found.effect,
+        interval=(100 * found.interval[0], 100 * found.interval[1]),
+    )
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count else "none"
+
+
+def list_counts(done: Audited) -> str:
+    """How many samples are on the two lists."""
+    minority, mislabelled = (len(done.rows(kind)) for kind in ("minority", "mislabelled"))
+    return (
+        f"Of {len(done.lists):,} training samples, {_number(minority)} {'is' if minority == 1 else 'are'} "
+        f"likely of a minority, {_number(mislabelled)} likely mislabelled."
+    )
+
+
+def list_notes(done: Audited) -> list[str]:
+    """What the list of likely mislabelled samples does not say by itself."""
+    if not len(done.rows("mislabelled")):
+        return []
+    return [
+        "A sample that is called likely mislabelled looks like an ordinary sample of another class. It may "
+        "as well be of a kind that the model cannot learn yet. Look before you change its label."
+    ]
 
 
 def _scores(models: dict[str, Any]) -> list[Score]:

@@ -19,6 +19,7 @@ from evenhand.training.store import NUMBER, parse_json, schema_error
 
 ABOUT = "evenhand"  # the key of a model file's description, JSON
 COLUMNS = {"numbers": [str], "words": {str: {str: NUMBER}}}
+CODES = {str: (None, int, float)}  # of gaps and of unknown words; None: boosting treats them as missing
 
 
 @dataclass(frozen=True)
@@ -97,17 +98,16 @@ def boosting_bytes(columns: Any, model: Any, classes: tuple[str, ...]) -> bytes:
 
 
 def _columns(columns: Any) -> dict[str, Any]:
-    """The columns of numbers, and every word's code; a word that is not among them counts as missing."""
+    """The columns of numbers, every word's code, and the codes of gaps and of words that are not known."""
     (_, codes, words), (_, _, numbers) = columns.transformers_
-    known: dict[str, dict[str, float]] = {}
-    for place, name in enumerate(words):
-        values = [value for value in codes.categories_[place] if isinstance(value, str)]
-        cells = np.empty((len(values), len(words)), dtype=object)
-        cells[:] = [each[0] for each in codes.categories_]
-        cells[:, place] = values
-        coded = codes.transform(pandas.DataFrame(cells, columns=words))
-        known[str(name)] = dict(zip(values, coded[:, place].tolist(), strict=True))
-    return {"numbers": [str(name) for name in numbers], "words": known}
+    names = [str(name) for name in words]
+    known = codes if words else table.WordCodes().fit(pandas.DataFrame())
+    return {
+        "numbers": [str(name) for name in numbers],
+        "words": dict(zip(names, known.codes_, strict=True)),
+        "gaps": dict(zip(names, known.gaps_, strict=True)),
+        "unseen": dict(zip(names, known.unseen_, strict=True)),
+    }
 
 
 def boosting_probabilities(file: ModelFile, frame: Any) -> np.ndarray:
@@ -116,7 +116,9 @@ def boosting_probabilities(file: ModelFile, frame: Any) -> np.ndarray:
     file.need(sets=(np.int64, 2), roots=(np.int64, 1), start=(np.float64, 1), **nodes)
     if len(file.arrays["start"]) != (1 if len(file.about["classes"]) == 2 else len(file.about["classes"])):
         raise ValueError(f"{file.path} should hold 'start' with one number for every class; audit again")
-    if wrong := schema_error(file.about, COLUMNS):
+    wrong = schema_error(file.about, COLUMNS)
+    wrong = wrong or schema_error({"gaps": {}, "unseen": {}} | file.about, {"gaps": CODES, "unseen": CODES})
+    if wrong:
         raise ValueError(f"{file.path} should say which columns the model takes, but {wrong}; audit again")
     x = _numbers(file, frame)
     try:
@@ -134,6 +136,14 @@ def _numbers(file: ModelFile, frame: Any) -> np.ndarray:
             f"expected the columns that the model was trained on, but {len(absent)} of {len(wanted)} are "
             f"not there: {', '.join(absent[:10])}"
         )
-    columns = [table.words(frame[name]).map(codes) for name, codes in file.about["words"].items()]
+    columns = [
+        table.coded(
+            table.words(frame[name]),
+            codes,
+            file.about.get("gaps", {}).get(name),
+            file.about.get("unseen", {}).get(name),
+        )
+        for name, codes in file.about["words"].items()
+    ]
     columns += [table.numbers(frame[name]) for name in file.about["numbers"]]
     return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)

@@ -11,6 +11,7 @@ import typer
 from evenhand.cli.common import START, Device, Epochs, Json, Quiet, Seed, Verbose, app, print_table, say
 
 SHOWN = 20  # classes in the table; summary.json holds all of them
+SHARED = 2  # properties of a class in the table; summary.json holds more
 LISTS = ("minority", "mislabelled")
 
 
@@ -31,8 +32,20 @@ def audit(
         str | None, typer.Option(metavar="COLUMN", help="Column of paths of images to classify.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column of known groups. Used for scoring only.")
+        str | None, typer.Option(metavar="COLUMN", help="Column of known groups. The advice never reads it.")
     ] = None,
+    hide_group: Annotated[
+        bool, typer.Option("--hide-group", help="Keep the group column from the model.")
+    ] = False,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out. May be repeated.")
+    ] = None,
+    aim: Annotated[
+        str, typer.Option(help="What decides which model to ship: worst-group or accuracy.")
+    ] = "worst-group",
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")
+    ] = False,
     header: Annotated[bool, typer.Option(help="Whether the first line of a CSV names its columns.")] = True,
     missing: Annotated[
         bool, typer.Option("--missing", help="Accept missing numbers. A gap is a value of its own.")
@@ -58,8 +71,8 @@ def audit(
     verbose: Verbose = False,
 ) -> None:
     """Find shortcuts in your data: which samples break them, and does retraining help?"""
-    from evenhand.audit.run import audit as audit_
-    from evenhand.audit.write import write
+    from evenhand.audit.audit import audit as audit_
+    from evenhand.audit.audit import summarise
     from evenhand.training.progress import choose
 
     if labels is not None:
@@ -70,6 +83,10 @@ def audit(
         text=text,
         image=image,
         group=group,
+        hide_group=hide_group,
+        drop=tuple(drop or ()),
+        aim=aim,
+        skip_bad=skip_bad,
         header=header,
         missing=missing,
         model=model,
@@ -81,7 +98,7 @@ def audit(
         device=device,
         show=choose(quiet or json_),
     )
-    summary = write(done, out)
+    summary = summarise(done)
     if json_:
         typer.echo(json.dumps(summary, indent=1))
         return
@@ -89,37 +106,52 @@ def audit(
 
 
 def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
-    from evenhand.audit.words import advice_sentence, list_notes, recommendation
+    from evenhand.audit.judge import HEADLINES, recommendation
 
+    judged, described, labels = done.judgement, done.description, done.evidence.y["train"]
     classes = []
-    lists, labels = done.triage.verdict, done.evidence.y["train"]
-    for number, each in enumerate(done.verdict.classes[:SHOWN]):
-        own = lists[labels == number]
+    for number, each in enumerate(judged.classes[:SHOWN]):
+        own = done.lists[labels == number]
         counts = [f"{count:,}" for count in (len(own), *((own == kind).sum() for kind in LISTS))]
         classes.append((each.name, *counts, f"{each.gap:.2f}", f"{each.threshold:.2f}", each.words))
     columns = ("class", "samples", "minority", "mislabelled", "gap", "threshold", "evidence")
     print_table("Do some samples of a class stand apart?", columns, classes, words=("class", "evidence"))
-    if len(done.verdict.classes) > SHOWN:
-        say(f"… and {len(done.verdict.classes) - SHOWN} more classes in summary.json")
+    if len(judged.classes) > SHOWN:
+        say(f"… and {len(judged.classes) - SHOWN} more classes in summary.json")
+    if described.overall:
+        shared = [
+            (
+                name,
+                each.words,
+                f"{each.late:,} of {each.num_late:,}",
+                f"{each.others:,} of {each.num_others:,}",
+            )
+            for name, found in (("all", described.overall), *described.classes.items())
+            for each in found[:SHARED]
+        ]
+        names = ("class", "late samples", "late", "others")
+        print_table("What do late samples share?", names, shared[:SHOWN], words=names[:2])
     models = []
     for name, part, what in ROWS:
         both = [summary["models"][key][part].get(what) for key in ("baseline", "balanced")]
         if all(both):
             models.append((name, *(f"{100 * each['accuracy']:.1f}%" for each in both)))
     print_table("Both models on held-out samples", ("accuracy", "as collected", "balanced"), models)
-    counts = summary["triage"]
-    for note in done.data.notes:
+    for note in (*done.data.notes, *described.notes):
         say(f"Note: {note}.")
-    say(advice_sentence(done.verdict))
-    for reason in done.verdict.reasons:
+    say(HEADLINES[judged.advice])
+    if described.headline:
+        say(described.headline)
+    for reason in judged.reasons:
         say(f"  {reason}")
+    counts = summary["triage"]
     say(
         f"Triage: {counts['minority']:,} samples are likely a minority, "
         f"{counts['mislabelled']:,} are likely mislabelled (samples.csv)."
     )
-    for note in list_notes(done.triage):
+    for note in counts["notes"]:
         say(f"  {note}")
-    say(recommendation(done.ship, done.verdict))
+    say(recommendation(judged))
     say(f"\nOpen {out / 'report.html'} to see them; {out} also holds both models and summary.json.")
 
 

@@ -651,6 +651,18 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shared:
+    """A property that late samples of a class share."""
+
+    class_name: str
+    words: str  # such as "have hospital = B"
+    late: str  # such as "57 of 58"
+    others: str
+    effect: float  # difference of the shares, in points
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Audit:
     """One audit as the page presents it, the answer first."""
 
@@ -660,6 +672,7 @@ class Audit:
     class_names: Sequence[str]
     verdicts: Sequence[Verdict]  # one per class
     lede: Sequence[str] = ()  # further sentences below the headline
+    shared: Sequence[Shared] = ()  # what late samples share, the most telling first
     scores: Sequence[Score] = ()  # the most important first; up to three stand beside the headline
     recommendation: str = ""  # which model to ship, and why
     ship: str = ""  # "baseline", "balanced", or empty where the page cannot tell

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas
 import torch
+from sklearn.base import BaseEstimator, TransformerMixin
 
 from evenhand.tasks import folder
 from evenhand.tasks.samples import TRAIN, Samples, encode, encode_classes, stratified_split
@@ -20,6 +21,9 @@ from evenhand.training.recipe import Recipe
 RECIPE = Recipe(model="mlp", epochs=40, batch_size=128, check_every=1)
 MOST_WORDS = 2000  # of a bag of words that a network reads; the linear model of an audit reads all
 MOST_VALUES = 50  # of a category that a network sees; rarer ones look alike
+MOST_CODES = 250  # of a category that boosting sees, which can tell 255 apart
+NEARLY_ALL = 0.9  # of a column's cells hold numbers or dates: then the others are mistakes
+DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
 IDENTIFIER = 0.5  # a column of words with more distinct values than this share of its rows names the rows
 CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".csv.gz", ".tsv.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -50,11 +54,19 @@ def read_table(
     image: str | None = None,
     group: str | None = None,
     header: bool = True,
+    drop: Sequence[str] = (),
+    hide_group: bool = False,
+    missing: bool = False,
 ) -> Samples:
-    """The table's labelled rows, their columns checked and cleaned, divided into three parts."""
+    """The table's labelled rows, their columns checked and cleaned, divided into three parts.
+
+    drop: Columns that are left out.
+    hide_group: Whether the group column is kept from the model. Else it is a feature as well.
+    missing: Whether cells of a column of numbers that hold no number are gaps. Else they are refused.
+    """
     frame = read(file, header=header)
-    named = {"--label": label, "--text": text, "--image": image, "--group": group}
-    for option, column in named.items():
+    named = [("--label", label), ("--text", text), ("--image", image), ("--group", group)]
+    for option, column in [*named, *(("--drop", column) for column in drop)]:
         if column is not None and column not in frame.columns:
             raise ValueError(
                 f"{option} must name a column of {file}, got {column!r}; "
@@ -65,6 +77,8 @@ def read_table(
             f"--group must name a column of its own, got {group!r}, which is the label or what the model "
             "sees; every class is scored anyway"
         )
+    if clash := {label, text, image, group} & set(drop):
+        raise ValueError(f"--drop must name a column that nothing else names, got {clash.pop()!r}")
     if text is not None and image is not None:
         raise ValueError("give --text or --image, not both: one of them is what the model sees")
     notes: list[str] = []
@@ -82,8 +96,14 @@ def read_table(
         ids = as_text(frame[image])
         content = {"kind": "images", "files": image_files(ids, file, image)}
     else:
-        used = [column for column in frame.columns if column not in (label, group)]
-        content = {"kind": "table", "frame": cleaned(frame[used], notes)}
+        hidden = {label, *drop, *([group] if hide_group else [])}
+        content = {"kind": "table"}
+        content["frame"] = cleaned(frame[[c for c in frame.columns if c not in hidden]], notes, missing)
+        if group is not None:
+            seen = (
+                "kept from the model" if hide_group else "also a feature of the model (--hide-group hides it)"
+            )
+            notes.append(f"the group column {group!r} is {seen}")
     return Samples(
         ids=ids,
         y=y,
@@ -238,15 +258,41 @@ def _plain(values: Any) -> Any:
     return values
 
 
+def parsed(words: Any) -> Any:
+    """A column of words as floats: numbers, also with a decimal comma, or dates as days since 1970.
+
+    Cells that hold none of these are gaps. The reading with the fewest such cells counts.
+    """
+    distinct = pandas.Series(words.dropna().unique())  # a category repeats few words
+    text = distinct.astype("string").str.strip()
+    comma = text.where(text.str.fullmatch(r"[-+]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?").fillna(False))
+    comma = comma.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+    readings = [pandas.to_numeric(each, errors="coerce") for each in (text, comma)]
+    for form in DATES if text.str.contains(r"^\d{1,4}[-./]\d").fillna(False).mean() > 0.5 else ():
+        dates = pandas.to_datetime(text, format=form, errors="coerce")
+        readings.append((dates - pandas.Timestamp(0)) / pandas.Timedelta(days=1))
+    best = max(readings, key=lambda reading: reading.notna().sum())
+    best = best.astype("float64").replace([np.inf, -np.inf], np.nan)
+    return words.map(dict(zip(distinct, best, strict=True))).astype(float)
+
+
+def unparsed(words: Any, floats: Any) -> str:
+    """The cells of a column that hold no number, one by one; empty if there are none."""
+    bad = words[words.notna() & floats.isna()]
+    cells = [f"row {row}: {str(value)[:40]!r}" for row, value in bad.head(10).items()]
+    more = f", and {len(bad) - 10:,} more" if len(bad) > 10 else ""
+    return ", ".join(cells) + more
+
+
 def numbers(values: Any) -> Any:
     """A column of new rows as the floats that a model knows it to hold."""
     plain = _plain(values)
-    try:
-        return pandas.to_numeric(plain)
-    except ValueError as error:
-        raise ValueError(
-            f"expected numbers in the column {values.name!r}, as in training: {error}"
-        ) from error
+    if plain.dtype != object:
+        return plain
+    floats = parsed(plain)
+    if cells := unparsed(plain, floats):
+        raise ValueError(f"expected numbers in the column {values.name!r}, as in training, got {cells}")
+    return floats
 
 
 def words(values: Any) -> Any:
@@ -255,12 +301,29 @@ def words(values: Any) -> Any:
     return plain.map(lambda v: v if isinstance(v, str) or v != v else str(int(v) if v.is_integer() else v))
 
 
-def cleaned(frame: Any, notes: list[str]) -> Any:
-    """Feature columns as numbers or words: no dates, no truth values, no columns that cannot help."""
+def _understood(values: Any, notes: list[str], missing: bool) -> Any:
+    """A column of words as numbers where nearly all of its cells hold numbers or dates."""
+    if values.dtype != object or not values.notna().any():
+        return values
+    floats = parsed(values)
+    if floats.notna().sum() < NEARLY_ALL * values.notna().sum():
+        return values
+    if cells := unparsed(values, floats):
+        if not missing:
+            raise ValueError(
+                f"expected numbers in the column {values.name!r}, but some cells hold none: {cells}; mend "
+                "them, or add --missing, and they are gaps"
+            )
+        notes.append(f"cells of the column {values.name!r} that hold no number are gaps: {cells}")
+    return floats
+
+
+def cleaned(frame: Any, notes: list[str], missing: bool = False) -> Any:
+    """Feature columns as numbers or words: dates are days, and columns that cannot help are left out."""
     columns: dict[str, Any] = {}
     useless: list[str] = []
     for name in frame.columns:
-        values = _plain(frame[name])
+        values = _understood(_plain(frame[name]), notes, missing)
         distinct = values.nunique()
         words = values.dtype == object
         if distinct < 2 and not (distinct == 1 and values.isna().any()):
@@ -279,17 +342,48 @@ def cleaned(frame: Any, notes: list[str]) -> Any:
             f"{', '.join(useless[:5]) or 'there are no others'}; add columns that differ between rows"
         )
     result = pandas.DataFrame(columns)
-    missing = int(result.isna().to_numpy().sum())
-    if missing:
-        notes.append(
-            f"{missing:,} of {result.size:,} feature values are missing; missing is a value of its own"
-        )
+    gaps = int(result.isna().to_numpy().sum())
+    if gaps:
+        notes.append(f"{gaps:,} of {result.size:,} feature values are missing; missing is a value of its own")
     return result
 
 
 def word_columns(frame: Any) -> list[str]:
     """The columns that hold categories, not numbers."""
     return [name for name in frame.columns if frame[name].dtype == object]
+
+
+def coded(words: Any, codes: dict[str, float], gap: float | None, unseen: float | None) -> np.ndarray:
+    """A column of words as numbers, (rows,) float64; None as a code is NaN."""
+    unknown = np.nan if unseen is None else unseen
+    known = words.notna()
+    found = words.map(codes).astype(float).fillna(unknown).where(known, np.nan if gap is None else gap)
+    return np.asarray(found, dtype=np.float64)
+
+
+class WordCodes(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Words as numbers, as boosting takes categories.
+
+    A gap has a code of its own. Words that occur once in training, and the rarest of very many, share a code.
+    So does a word that training has not seen: it must not look like a gap. Where no word is rare, it is NaN.
+    """
+
+    def fit(self, frame: Any, y: Any = None) -> WordCodes:
+        """Learn the codes of every column: `codes_` of words, `gaps_` and `unseen_`."""
+        self.codes_, self.gaps_, self.unseen_ = list[dict[str, float]](), [], []
+        for name in frame.columns:
+            counts = frame[name].value_counts()
+            kept = sorted(counts.index[counts > 1][:MOST_CODES])
+            self.codes_.append({word: float(code) for code, word in enumerate(kept)})
+            self.gaps_.append(float(len(kept)) if frame[name].isna().any() else None)
+            self.unseen_.append(float(len(kept) + 1) if len(counts) > len(kept) else None)
+        return self
+
+    def transform(self, frame: Any) -> np.ndarray:
+        """(rows, columns) float64."""
+        every = zip(frame.columns, self.codes_, self.gaps_, self.unseen_, strict=True)
+        columns = [coded(frame[name], codes, gap, unseen) for name, codes, gap, unseen in every]
+        return np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
 
 
 def dense_columns(frame: Any) -> Any:

@@ -1,0 +1,523 @@
+"""audit: your own data in, a folder with the answer out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+import evenhand
+from evenhand import tasks
+from evenhand.audit import describe, estimators, networks, page
+from evenhand.audit.describe import Description
+from evenhand.audit.evidence import PARTS, Evidence, course
+from evenhand.audit.judge import AIMS, Judgement, judge, side_by_side
+from evenhand.audit.labels import wrong_labels
+from evenhand.audit.text_model import TextModel
+from evenhand.core.rebalance import sample_weights
+from evenhand.integrations.files import csv_bytes
+from evenhand.tasks import folder, table
+from evenhand.tasks.images import read as read_image
+from evenhand.tasks.samples import TRAIN, VAL, Samples
+from evenhand.training import manifest, progress
+from evenhand.training.data import Task, as_input, checksum
+from evenhand.training.models import OWN, call_own, make_model, own_function, takes
+from evenhand.training.store import Damaged, check_folder, claim, json_bytes, read_json, write_bytes
+from evenhand.training.sync import resolve_device
+
+CHEAP_FOLDS, FOLDS = 4, 2  # of trainings that take seconds, and of others
+KINDS = {"table": "a table of features", "text": "a table of texts", "images": "images"}
+SEEN_SIZE = 64  # pixels of an image that is measured
+WRITING = ".evenhand-audit"  # lies in the folder while its files are written
+OUR_NAMES = (
+    "baseline", "balanced", "checksums.json", "claim", "curves.npz", "indices.npy", "report.html", "runs",
+    "samples.csv", "summary.json", "weights.csv",
+)  # fmt: skip
+HEADER = (
+    "id", "split", "label", "predicted_baseline", "predicted_balanced", "pseudo_group", "margin",
+    "first_loss", "last_loss", "mean_loss", "epoch_learned", "times_forgotten", "confidence_unseen", "triage",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Audited:
+    """Everything that an audit has found."""
+
+    title: str
+    data: Samples
+    evidence: Evidence
+    judgement: Judgement
+    lists: np.ndarray  # (training samples,) "", "minority" or "mislabelled"
+    description: Description
+    models: dict[str, Any]  # accuracies of both, side by side
+    task: Task | None  # what a network was trained on
+    seed: int
+
+    def rows(self, kind: str) -> np.ndarray:
+        """The training samples of one list."""
+        return np.flatnonzero(self.lists == kind)
+
+
+def audit(
+    source: str,
+    *,
+    label: str | None = None,
+    text: str | None = None,
+    image: str | None = None,
+    group: str | None = None,
+    hide_group: bool = False,
+    drop: tuple[str, ...] = (),
+    header: bool = True,
+    missing: bool = False,
+    skip_bad: bool = False,
+    aim: str = "worst-group",
+    model: str | None = None,
+    size: int | None = None,
+    frozen: bool | None = None,
+    out: Path,
+    seed: int = 0,
+    epochs: int | None = None,
+    device: str = "auto",
+    show: progress.Silent | None = None,
+) -> Audited:
+    """Audit a folder of images, a table, or a task by name, and write the folder `out`.
+
+    Trainings of networks are kept under `out`/runs, so that an audit resumes if interrupted. Nothing is
+    written before the data have been read and found sound. Raises ValueError where the data cannot be used,
+    and where `out` holds other files, the audit of other data, or one that another process is writing.
+    """
+    if epochs is not None and epochs < 2:
+        raise ValueError(f"--epochs must be at least 2, got {epochs}; a history needs a course")
+    if aim not in AIMS:
+        raise ValueError(f"--aim must be {' or '.join(AIMS)}, got {aim!r}")
+    check_place(out)
+    resolve_device(device)  # says what is wrong with it, also where it is not needed
+    columns = {"label": label, "text": text, "image": image, "group": group}
+    data, task = read(
+        source, **columns, header=header, drop=drop, hide_group=hide_group, skip_bad=skip_bad, missing=missing
+    )
+    if (size is not None or frozen is not None) and (task is not None or data.kind != "images"):
+        raise ValueError(
+            "--size, --frozen and --fine-tune are about your own images, but "
+            f"{source} is {'a task by name' if task else KINDS[data.kind]}; leave them out"
+        )
+    _check_same(out, source, data)
+    with _claimed(out):
+        data, found, task = _trained(
+            data, task, model=model, seed=seed, epochs=epochs, device=device, out=out,
+            images={"size": size, "device": device, "frozen": frozen}, show=show or progress.choose(),
+        )  # fmt: skip
+        done = _judged(source, data, found, task, seed, aim)
+        write(done, out)
+    return done
+
+
+def _trained(
+    data: Samples,
+    task: Task | None,
+    *,
+    model: str | None,
+    seed: int,
+    epochs: int | None,
+    device: str,
+    out: Path,
+    images: dict[str, Any],
+    show: progress.Silent,
+) -> tuple[Samples, Evidence, Task | None]:
+    """All trainings: those of an estimator on tables and texts, of a network on everything else."""
+    if task is None and data.kind != "images" and not _is_folder(model, data):
+        make = None if model is None else own_model(model, data)
+        if make is None or not isinstance(make(), nn.Module):
+            return data, estimators.evidence(data, own=make, seed=seed, epochs=epochs, show=show), None
+    data, task, finish = _task(data, task, model, images)
+    cheap = isinstance(finish, networks.Backbone) or (finish is None and data.kind != "images")
+    found = networks.evidence(
+        task,
+        seed=seed,
+        epochs=epochs,
+        runs=out / "runs",
+        device=device,
+        num_folds=CHEAP_FOLDS if cheap else FOLDS,
+        show=show,
+    )
+    return data, found if finish is None else finish.finished(found), task
+
+
+def _judged(source: str, data: Samples, found: Evidence, task: Task | None, seed: int, aim: str) -> Audited:
+    judgement = judge(found, aim)
+    lists = np.full(len(found.late), "", dtype="<U12")
+    if judgement.advice != "nothing found":
+        lists[found.late] = "minority"
+    lists[wrong_labels(found, minority=judgement.advice == "retrain")] = "mislabelled"
+    return Audited(
+        title=source,
+        data=data,
+        evidence=found,
+        judgement=judgement,
+        lists=lists,
+        description=_described(data, found, task, judgement),
+        models=side_by_side(found),
+        task=task,
+        seed=seed,
+    )
+
+
+def _described(data: Samples, found: Evidence, task: Task | None, judgement: Judgement) -> Description:
+    """What late samples share, properties that predict the label alone, and duplicates across splits."""
+    train, held_out = data.rows(TRAIN), np.flatnonzero(data.split != TRAIN)
+    val = data.rows(VAL)
+    columns, keys = _properties(data, task)
+    own = {name: values[train] for name, values in columns.items()}
+    texts = [data.texts[row] for row in train] if data.kind == "text" else []
+    headline, overall, classes = describe.describe(own, texts, found.y["train"], found.late, data.class_names)
+    accuracy = float((found.baseline["val"] == found.y["val"]).mean())
+    notes = describe.predicts_alone(columns, data.y, train, val, accuracy)
+    notes += describe.duplicates(keys, train, held_out) if keys else []
+    headline = headline if judgement.advice != "nothing found" else ""
+    return Description(headline, overall, classes, tuple(notes))
+
+
+def _properties(data: Samples, task: Task | None) -> tuple[describe.Columns, list[tuple[str, str]]]:
+    """What can be measured of every sample, and keys by which copies are found."""
+    if data.kind == "text":
+        return {}, describe.text_keys(data.texts)
+    if data.frame is not None:
+        columns = describe.frame_columns(data.frame)
+        return columns, describe.row_keys(columns)
+    if data.kind == "images" and data.files:
+        return describe.image_columns(
+            lambda row: read_image(data.files[row], SEEN_SIZE), len(data.files), data.files
+        )
+    if data.kind == "images" and task is not None:
+        splits = [getattr(task, part) for part in PARTS]
+        places = [(split, int(row)) for split in splits for row in split.rows]
+        return describe.image_columns(
+            lambda row: np.asarray(as_input(places[row][0].x[places[row][1]])), len(places)
+        )
+    return {}, []
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+
+def _check_whole(frame: Any) -> None:
+    """Refuse numbers that are not there: a gap may be an error of whoever made the table."""
+    words = table.word_columns(frame)
+    gaps = {name: int(frame[name].isna().sum()) for name in frame.columns if name not in words}
+    broken = {name: count for name, count in gaps.items() if count}
+    if broken:
+        first = next(iter(broken))
+        row = frame.index[frame[first].isna()][0]
+        more = f" and {len(broken) - 1} other columns" if len(broken) > 1 else ""
+        raise ValueError(
+            f"expected a number in every row, but the column {first!r}{more} has gaps, NaN or infinite "
+            f"values ({broken[first]:,} of {len(frame):,}, the first in row {row}); fill them or leave these "
+            "rows out, or add --missing, and a gap is a value of its own"
+        )
+
+
+def _is_folder(model: str | None, data: Samples) -> bool:
+    """Whether --model is a folder of a Hugging Face model, or can only be meant as one."""
+    if model is None or model in OWN or (":" in model and not Path(model).is_dir()):
+        return False
+    if Path(model).is_dir() and data.kind != "text":
+        raise ValueError(f"--model {model} is a folder: such a model classifies texts; add --text COLUMN")
+    return data.kind == "text"
+
+
+def _task(
+    data: Samples, task: Task | None, model: str | None, images: dict[str, Any]
+) -> tuple[Samples, Task, networks.Backbone | TextModel | None]:
+    """What a network is trained on, with notes on it; and who makes whole models of what it leaves."""
+    if _is_folder(model, data):
+        texts = TextModel(Path(str(model)), data.class_names)
+        return *texts.task(data), texts
+    if task is None and data.kind == "images":
+        task, backbone = networks.image_task(data, model=model, **images)
+        if backbone is None:  # else the task is of what its last layer sees
+            networks.check_model(task, model)
+        return data, task, backbone
+    task = task or table.task(data)
+    if model is None:
+        return data, task, None
+    networks.check_model(task, model)
+    return data, dataclasses.replace(task, recipe=task.recipe.replace(model=model)), None
+
+
+def read(
+    source: str,
+    *,
+    label: str | None,
+    text: str | None,
+    image: str | None,
+    group: str | None,
+    header: bool = True,
+    drop: tuple[str, ...] = (),
+    hide_group: bool = False,
+    skip_bad: bool = False,
+    missing: bool = False,
+) -> tuple[Samples, Task | None]:
+    """One's own samples, checked; or the samples of a task that evenhand knows by name, with that task."""
+    path = Path(source)
+    if not path.exists() and tasks.parse(source.partition(":")[0])[0] in tasks.names():
+        if any((label, text, image, group, drop)):
+            raise ValueError(
+                "--label, --text, --image, --group and --drop name columns of a table, "
+                f"but {source} is a task"
+            )
+        task = tasks.load(source)
+        return _of_task(task), task
+    if path.is_dir():
+        if any((label, text, image, group, drop)):
+            raise ValueError(
+                "--label, --text, --image, --group and --drop name columns of a table, but DATA is a folder, "
+                "whose classes are its folders; to give groups, list the images in a table"
+            )
+        return without_bad(folder.read_folder(path), skip_bad), None
+    if not path.exists():
+        raise ValueError(
+            f"expected a folder of class folders, a table or a task, but there is no {source}; "
+            f"tasks are {', '.join(tasks.names())}"
+        )
+    if label is None:
+        columns = ", ".join(map(str, table.read(path, header=header).columns[:40]))
+        raise ValueError(
+            f"a table needs --label, the column of classes; the columns of {source} are {columns}"
+        )
+    if label in (text, image):
+        raise ValueError(f"--label and what the model sees must be different columns, got {label!r} for both")
+    data = table.read_table(
+        path, label=label, text=text, image=image, group=group, header=header, drop=drop,
+        hide_group=hide_group, missing=missing,
+    )  # fmt: skip
+    if data.kind == "images":
+        data = without_bad(data, skip_bad)
+    if data.kind == "table" and not missing:
+        _check_whole(data.frame)
+    return data, None
+
+
+def _of_task(task: Task) -> Samples:
+    """A known task as one's own data: its samples are called by their part and number."""
+    splits = [getattr(task, part) for part in PARTS]
+    return Samples(
+        kind="images" if len(np.shape(splits[0].x[0])) == 3 else "table",
+        ids=[f"{name}/{row}" for name, split in zip(PARTS, splits, strict=True) for row in range(len(split))],
+        y=np.concatenate([split.y.numpy() for split in splits]),
+        class_names=task.class_names,
+        split=np.repeat(np.arange(3), [len(split) for split in splits]),
+    )
+
+
+def own_model(name: str, data: Samples) -> Callable[[], Any]:
+    """A function that makes a fresh model: a network by name or `module:function`, or an estimator."""
+    if ":" not in name:
+        shape, classes = (1,), len(data.class_names)
+        make_model(name, shape=shape, num_classes=classes)  # says what is wrong with the name
+        return lambda: make_model(name, shape=shape, num_classes=classes)
+    function = own_function(name)
+    known = table.task(data) if takes(function, "shape") else None  # else it need not be computed
+    size = (1,) if known is None else networks.shape_of(known)
+    return lambda: call_own(name, function, size, len(data.class_names))
+
+
+def without_bad(data: Samples, skip: bool) -> Samples:
+    """Images that can be read; names all others, and raises ValueError unless they may be skipped."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor() as pool:
+        reasons = list(pool.map(_reason, data.files))
+    bad = [row for row, reason in enumerate(reasons) if reason]
+    if not bad:
+        return data
+    shown = "; ".join(f"{data.ids[row]} ({reasons[row]})" for row in bad[: None if len(bad) <= 50 else 50])
+    more = f"; and {len(bad) - 50:,} more" if len(bad) > 50 else ""
+    listed = f"{len(bad):,} of {len(reasons):,} images cannot be read: {shown}{more}"
+    if not skip:
+        raise ValueError(f"{listed}; mend or remove them, or leave them out with --skip-bad")
+    kept = np.setdiff1d(np.arange(len(reasons)), bad)
+    lacking = [
+        data.class_names[i]
+        for i in range(len(data.class_names))
+        if any(not ((data.y[kept] == i) & (data.split[kept] == part)).any() for part in (0, 1, 2))
+    ]
+    if lacking:
+        raise ValueError(f"{listed}; too few images are left of {', '.join(lacking[:5])}")
+    ids, note = [data.ids[row] for row in kept], f"{listed}; they were left out"
+    return dataclasses.replace(data.take(kept), ids=ids, notes=(*data.notes, note))
+
+
+def _reason(file: Path) -> str:
+    """Why an image cannot be read; empty if it can."""
+    try:
+        read_image(file, 8)
+    except ValueError as error:
+        return str(error).split("; ")[0]
+    return ""
+
+
+# -- the folder ------------------------------------------------------------------------------------------
+
+
+def check_place(out: Path) -> None:
+    """Refuse, before anything is trained, a place that cannot be written or that holds other files."""
+    check_folder(out, "--out")
+    place = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
+    try:
+        tempfile.TemporaryDirectory(dir=place, prefix=".evenhand-").cleanup()
+    except OSError as error:
+        raise ValueError(
+            f"--out must be a folder that can be written, but {place} cannot ({error.strerror}); "
+            "name another place"
+        ) from error
+    if not out.is_dir():
+        return
+    names = sorted(each.name for each in out.iterdir() if not each.name.startswith("."))
+    # One that was interrupted has left its runs, or stopped among its files; it has no summary.
+    others = [name for name in names if name not in OUR_NAMES and name.partition(".")[0] not in OUR_NAMES[:2]]
+    begun = (out / WRITING).is_file() or ({"runs", "claim"} & set(names) and not others)
+    if names and not begun and not _summary(out):
+        raise ValueError(
+            f"--out must be a new or empty folder, or an earlier audit's, but {out} holds other files such "
+            f"as {(others or names)[0]}; name another folder, such as {out / 'audit'}"
+        )
+
+
+def _summary(out: Path) -> dict[str, Any]:
+    """The summary of an earlier audit; empty if there is none."""
+    try:
+        content = read_json(out / "summary.json")
+    except (OSError, Damaged):
+        return {}
+    return content if isinstance(content, dict) and {"evenhand", "triage"} <= content.keys() else {}
+
+
+def _check_same(out: Path, source: str, data: Samples) -> None:
+    """Refuse the folder of an audit of other data: another source, and other samples in it."""
+    before = _summary(out).get("data", {})
+    if before and before.get("source") != source and before.get("digest") != _digest(data):
+        raise ValueError(
+            f"--out {out} holds the audit of {before.get('source')}, not of {source}; name another folder, "
+            "or remove it first"
+        )
+
+
+def _digest(data: Samples) -> str:
+    """A digest of labels, names and splits of the samples."""
+    return checksum(*data.class_names, *data.ids, data.y, data.split)
+
+
+@contextlib.contextmanager
+def _claimed(out: Path) -> Any:
+    """Hold the folder: two audits that write into it at the same time would mix their files."""
+    new = not out.exists()
+    try:
+        with claim(out, wait=False):
+            yield
+    except BlockingIOError as error:
+        raise ValueError(f"{error}; wait for it, or name another folder with --out") from error
+    except BaseException:
+        if new and out.exists() and {each.name for each in out.iterdir()} <= {"claim"}:
+            shutil.rmtree(out)  # what was refused leaves nothing behind
+        raise
+
+
+def write(done: Audited, out: Path) -> dict[str, Any]:
+    """Write all files and give the summary; its existence means that the others are there."""
+    summary = summarise(done)
+    files = {**contents(done), "report.html": page.content(done)}  # all of them before the first is written
+    write_bytes(out / WRITING, b"")  # killed from here on, the same command must know the folder again
+    (out / "summary.json").unlink(missing_ok=True)  # of an earlier audit, whose files are replaced now
+    for name in ("baseline", "balanced"):  # an earlier audit's models may be of another kind
+        shutil.rmtree(out / name, ignore_errors=True)
+        for suffix in ("joblib", "safetensors"):
+            (out / f"{name}.{suffix}").unlink(missing_ok=True)
+    for name, content in files.items():
+        write_bytes(out / name, content)
+    last = json_bytes(summary)
+    manifest.seal(out, {**files, "summary.json": last})
+    write_bytes(out / "summary.json", last)
+    (out / WRITING).unlink()
+    return summary
+
+
+def contents(done: Audited) -> dict[str, bytes]:
+    """Every file but the summary and the page, by its name."""
+    found, train = done.evidence, done.data.rows(0)
+    weights = sample_weights(found.parts)
+    rows = ((done.data.ids[row], round(float(weight), 6)) for row, weight in zip(train, weights, strict=True))
+    curves = {"rows": train, "losses": found.losses.astype(np.float16), "val_rows": done.data.rows(1)}
+    return {
+        **found.files,
+        "samples.csv": _samples(done),
+        "weights.csv": csv_bytes(("id", "weight"), rows),
+        # Rows of samples.csv, not of the training set: what was held out stays held out.
+        "indices.npy": _saved(np.save, train[np.asarray(found.balanced_rows)], allow_pickle=False),
+        "curves.npz": _saved(np.savez_compressed, **curves, val_losses=found.val_losses.astype(np.float16)),
+    }
+
+
+def _saved(save: Callable[..., None], *arrays: np.ndarray, **settings: Any) -> bytes:
+    buffer = io.BytesIO()
+    save(buffer, *arrays, **settings)
+    return buffer.getvalue()
+
+
+def summarise(done: Audited) -> dict[str, Any]:
+    """Everything but the samples, as plain values."""
+    found, data, judged = done.evidence, done.data, done.judgement
+    counts = {kind: len(done.rows(kind)) for kind in ("minority", "mislabelled")}
+    return {
+        "evenhand": evenhand.__version__,
+        "data": {
+            "source": done.title,
+            "kind": data.kind,
+            "samples": {part: len(found.y[part]) for part in PARTS},
+            "classes": list(data.class_names),
+            "digest": _digest(data),
+            "notes": list(data.notes),
+            "reading": dict(data.reading),
+        },
+        "seed": done.seed,
+        "training": dict(found.about),
+        "judgement": judged.as_dict(),
+        "description": done.description.as_dict(),
+        "triage": {**counts, "late": judged.late, "notes": page.list_notes(done)},
+        "models": done.models,
+        "ship": {"model": judged.model, "aim": judged.aim},
+    }
+
+
+def _samples(done: Audited) -> bytes:
+    """One line for each sample, in the order of the data; held-out samples have no history of training."""
+    found, data = done.evidence, done.data
+    learned, forgotten = course(found.hits)
+    names = data.class_names
+    lines: list[tuple[Any, ...]] = [()] * len(data.ids)
+    for number, part in enumerate(PARTS):
+        parts = {"train": found.parts, "val": found.val_parts}.get(part)
+        losses = {"train": found.losses, "val": found.val_losses}.get(part)
+        for position, row in enumerate(data.rows(number).tolist()):
+            label = int(found.y[part][position])
+            before, after = (int(each[part][position]) for each in (found.baseline, found.balanced))
+            line: tuple[Any, ...] = (data.ids[row], part, names[label], names[before], names[after])
+            if parts is not None and losses is not None:
+                own = losses[position]
+                line += ("minority" if parts.minority[position] else "majority",)
+                line += tuple(
+                    round(float(value), 4) for value in (parts.margin[position], own[0], own[-1], own.mean())
+                )
+            if part == "train":
+                line += (int(learned[position]), int(forgotten[position]))
+                line += (round(float(found.unseen[position, label]), 4), str(done.lists[position]))
+            lines[row] = line + ("",) * (len(HEADER) - len(line))
+    return csv_bytes(HEADER, lines)
