@@ -96,16 +96,16 @@ def evaluate(
 ) -> Evaluation:
     """Score a table of predictions by class, by group and by their intersections.
 
-    predictions: A CSV or Parquet file, a DataFrame, a dict of columns, or a `datasets.Dataset`.
-    label: The column of true classes. Rows without a label are left out.
-    groups: Columns of known groups. Rows whose group is not known are scored as a group of their own.
-    prediction: The column of predicted classes; by default `predicted` or `prediction`, else the class with
-        the highest probability.
-    probability: The column with the probability of the second of two classes, or what the columns of all
-        classes' probabilities begin with: `probability_cat`, `probability_dog`. A column `confidence` holds
-        the probability of the predicted class.
-    least: Groups with fewer samples are left out.
-    depth: How many columns, the label among them, are intersected at most.
+    - `predictions`: a CSV or Parquet file, a DataFrame, a dict of columns, or a `datasets.Dataset`.
+    - `label`: the column of true classes. Rows without a label are left out.
+    - `groups`: columns of known groups. Rows whose group is not known are scored as a group of their own.
+    - `prediction`: the column of predicted classes; by default `predicted` or `prediction`, else the class
+      with the highest probability.
+    - `probability`: the column with the probability of the second of two classes, or what the columns of all
+      classes' probabilities begin with: `probability_cat`, `probability_dog`. A column `confidence` holds
+      the probability of the predicted class.
+    - `least`: groups with fewer samples are left out.
+    - `depth`: how many columns, the label among them, are intersected at most.
 
     >>> columns = {"y": [0, 1] * 20, "predicted": [0] * 20 + [0, 1] * 10, "site": ["a"] * 20 + ["b"] * 20}
     >>> evaluate(columns, label="y", groups=["site"]).worst["group"]
