@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from shortcut import shortcut_task
@@ -210,6 +211,8 @@ def test_types_of_settings_are_checked_where_they_are_declared() -> None:
     given = {"rate": 1, "steps": 2, "kind": None, "other": "x", "undeclared": [3]}
     found = check_types(given, hints)
     assert found == given and isinstance(found["rate"], float)
+    # Settings may come from a table of results; a checkpoint refuses numpy's scalars.
+    assert type(check_types({"rate": np.float64(0.1)}, hints)["rate"]) is float
     for wrong, expected in [
         ({"rate": "x"}, "rate of it must be a number, got 'x'"),
         ({"steps": 2.5}, "steps of it must be a whole number, got 2.5"),

@@ -20,7 +20,7 @@ SOURCE = datasets.Source(
     needs=("reviews.parquet",),
     size="10 MB",
     licence="none stated; distributed with MIT-licensed code for multi-domain sentiment",
-    url="https://github.com/FrankWork/fudan_mtl_reviews",
+    url="any product reviews of several domains, as one Parquet file",
     layout="reviews/\n  reviews.parquet (columns text, positive (0 or 1), domain, split (train or test))",
 )
 

@@ -97,8 +97,8 @@ def check_types(values: dict[str, Any], hints: dict[str, Any], owner: str = "") 
     checked = {}
     for name, value in values.items():
         hint = hints.get(name, Any)
-        if hint is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)  # 1 and 1.0 are one setting, and must have one key
+        if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            value = float(value)  # 1 and 1.0 are one setting; a checkpoint cannot hold a numpy scalar
         if not _fits(value, hint):
             raise ValueError(f"{name}{owner} must be {_describe(hint)}, got {value!r}")
         checked[name] = value
