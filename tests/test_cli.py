@@ -277,7 +277,7 @@ def test_own_modules_are_read_again_and_their_errors_are_said(evenhand, tmp_path
             ("run", "digits", "tab", "--device", "cuda:7"),
             r"device cuda:7 was asked for, but torch sees (no|\d) GPU here",
         ),
-        (("run", "digits", "tab", "--device", "quantum"), "device must be auto, cpu, cuda or cuda:N"),
+        (("run", "digits", "tab", "--device", "quantum"), "device must be auto, cpu, cuda, cuda:N or mps"),
         (
             ("report", "--runs", "not-there"),
             "not-there should be a folder of runs .* but it is not there; make a",

@@ -93,11 +93,13 @@ def test_mistakes_are_named() -> None:
 def test_the_audit_command_takes_embeddings(tmp_path, monkeypatch) -> None:
     from typer.testing import CliRunner
 
-    from evenhand.audit import run
+    from evenhand.audit import audit as module
     from evenhand.cli import app
 
     asked = []
-    monkeypatch.setattr(run, "audit", lambda data, **_: asked.append(data) or (_ for _ in ()).throw(KeyError))
+    monkeypatch.setattr(
+        module, "audit", lambda data, **_: asked.append(data) or (_ for _ in ()).throw(KeyError)
+    )
     x, y, _, _ = planted(samples=60)
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)

@@ -28,6 +28,18 @@ def test_the_second_wave_inherits_what_is_selected_for_erm(tmp_path: Path) -> No
             assert {name: recipe[name] for name in ("lr", "weight_decay")} == erm.settings
 
 
+def test_a_worker_may_begin_a_second_wave_before_its_parent_has_looked(tmp_path: Path) -> None:
+    parent = bench(tmp_path, methods=["erm", "tab"], seeds=[0])
+    worker = bench(tmp_path, methods=["erm", "tab"], seeds=[0])
+    run_inline(worker)
+    path = next(entry.path for entry in worker.entries.values() if entry.planned.method == "tab")
+    assert path not in parent.entries
+    entry = parent.note(Begun(path), None)
+    assert entry is not None and entry.planned.method == "tab" and entry.state == "running"
+    with pytest.raises(ValueError, match="which is not among the runs planned here"):
+        parent.note(Begun(path.with_name("other-s0")), None)
+
+
 def test_the_results_are_those_of_doing_every_run_by_itself(tmp_path: Path) -> None:
     runs = tmp_path / "bench"
     agenda = bench(runs, seeds=[0])

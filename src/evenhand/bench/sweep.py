@@ -244,6 +244,8 @@ class Agenda:
                 raise RuntimeError(f"workers end before they begin a run: {event.error}\n{event.traceback}")
             return None
         if path not in self.entries:
+            self.follow()  # a worker may see before this process does that ERM's runs are over
+        if path not in self.entries:
             raise ValueError(
                 f"a worker has begun {path}, which is not among the runs planned here: its machine has "
                 "another device or other data; name the same --device and --data for all"

@@ -36,7 +36,7 @@ def evaluate(
         Path | None, typer.Option("--out", "-o", help="File to write. Its ending sets the format.")
     ] = None,
 ) -> None:
-    """Score any model's predictions by group, worst first: accuracy and calibration with intervals."""
+    """Score any model's predictions by group, with intervals, worst first."""
     from evenhand.by_group import evaluate as evaluate_
 
     form = form_of(form, out)

@@ -84,7 +84,10 @@ def print_or_write(made: Table, form: Form | None, out: Path | None) -> None:
 
 def form_of(form: Form | None, out: Path | None) -> Form | None:
     """The form that was asked for, or that the file's ending says; None for a table on the terminal."""
-    return form if out is None else form or _form(_file(out, "table.md"))
+    if out is None:
+        return form
+    file = _file(out, "table.md")
+    return form or _form(file)
 
 
 @app.command(rich_help_panel=RESULTS)
