@@ -543,3 +543,85 @@ def test_a_model_is_made_without_reading_its_checkpoint_again(
         found = fit.model.state_dict()
         assert found.keys() == kept.keys()
         assert all(torch.equal(found[name], kept[name]) for name in kept)
+
+
+# -- what functions, objects and fitted estimators hold ----------------------------------------------------
+
+
+def test_what_a_function_among_the_parameters_holds_is_in_the_key(tiny: Task, tmp_path: Path) -> None:
+    def transformer(function: Any) -> Any:
+        return make_pipeline(FunctionTransformer(function), LogisticRegression())
+
+    def closing_over(factor: Any) -> Any:
+        return lambda x: x * factor
+
+    run = make_run(tiny, tmp_path)
+    by_default = [transformer(lambda x, factor=factor: x * factor) for factor in (1.0, 0.001)]
+    by_keyword = [transformer(lambda x, *, factor=factor: x * factor) for factor in (1.0, 0.001)]
+    by_closure = [transformer(closing_over(np.float32(factor))) for factor in (1.0, 0.001)]
+    for pair in (by_default, by_keyword, by_closure):
+        assert len({run.fit_estimator("head", each).folder for each in pair}) == 2
+    for number, held in enumerate(({"factor": 1.0}, object())):
+        run.fit_estimator(f"held-{number}", transformer(lambda x, held=held: x))
+        with pytest.raises(ValueError, match="used twice with another estimator"):
+            run.fit_estimator(f"held-{number}", transformer(lambda x, held=held: x))
+
+
+def test_what_a_frozen_estimator_has_learned_is_in_the_key(tiny: Task, tmp_path: Path) -> None:
+    frozen = pytest.importorskip("sklearn.frozen").FrozenEstimator
+    run = make_run(tiny, tmp_path)
+    x = run.train.x[run.train.rows].flatten(1).numpy()
+    folders = [
+        run.fit_estimator(
+            "head", make_pipeline(frozen(StandardScaler().fit(x * scale)), LogisticRegression())
+        )
+        for scale in (1.0, 1000.0, 1.0)
+    ]
+    assert folders[0].folder != folders[1].folder and folders[0].folder == folders[2].folder
+
+
+def test_a_trained_model_that_is_changed_does_not_change_its_kept_features(
+    tiny: Task, tmp_path: Path
+) -> None:
+    run = make_run(tiny, tmp_path)
+    fit = run.fit("erm", stop=1)
+    with torch.no_grad():
+        for weight in fit.model.parameters():
+            weight.zero_()
+    found = run.features(fit, run.val)
+    again = make_run(tiny, tmp_path / "alone")
+    assert np.array_equal(found, again.features(again.fit("erm", stop=1), again.val)) and found.any()
+
+
+def test_attributes_of_a_callable_object_of_ours_are_in_the_key(
+    tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Weighted:
+        def __init__(self, factor: float) -> None:
+            self.factor = factor
+
+        def __call__(self, model: Any, batch: Batch) -> Tensor:
+            return self.factor * F.cross_entropy(model(batch.x), batch.y)
+
+    kind = as_ours(monkeypatch, Weighted)
+    run, other = make_run(tiny, tmp_path), other_run(tiny, tmp_path)
+    fits = [each.fit("model", objective=kind(factor), stop=1) for each, factor in ((run, 1.0), (other, -9.0))]
+    assert fits[0].folder != fits[1].folder
+
+
+class Offset(nn.Module):
+    """Cross-entropy of logits that are shifted by weights of its own."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.zeros(size))
+
+    def forward(self, model: Any, batch: Batch) -> Tensor:
+        return F.cross_entropy(model(batch.x) + self.offset.sum(), batch.y)
+
+
+def test_an_objective_with_weights_starts_with_a_fresh_optimizer(tiny: Task, tmp_path: Path) -> None:
+    run = make_run(tiny, tmp_path)
+    first = run.fit("first", objective=Offset(3), stop=1)
+    assert run.fit("second", objective=Offset(5), start=first, stop=1).epochs == 1
+    assert run.fit("third", start=first, stop=1).epochs == 1

@@ -238,7 +238,10 @@ class Description:
         return {**definition(value), "attributes": self._describe(found)}
 
     def _describe_function(self, function: Any) -> Any:
-        """A function or a class, with those of the values it closes over that are plain or arrays."""
+        """A function or a class, with the values it closes over and its defaults that are plain or arrays.
+
+        Other values, and the object of a bound method, are not described.
+        """
         self.ours = self.ours and is_ours(function)
         cells = getattr(function, "__closure__", None) or ()
         names = function.__code__.co_freevars if cells else ()
@@ -246,26 +249,36 @@ class Description:
         for name, cell in zip(names, cells, strict=True):
             with contextlib.suppress(ValueError):  # of a name that has no value yet
                 values[name] = cell.cell_contents
-        known = (*PLAIN, Tensor, np.ndarray)
-        values = {name: value for name, value in values.items() if isinstance(value, known)}
-        return definition(function) | ({"values": self._describe(values)} if values else {})
+        if not self.ours:  # the version of our own modules covers their defaults
+            defaults = enumerate(getattr(function, "__defaults__", None) or ())
+            values |= {f"default {number}": value for number, value in defaults}
+            values |= getattr(function, "__kwdefaults__", None) or {}
+        known = (*PLAIN, np.generic, Tensor, np.ndarray)
+        described = {name: value for name, value in values.items() if isinstance(value, known)}
+        if len(described) < len(values) or getattr(function, "__self__", None) is not None:
+            self.complete = False
+        return definition(function) | ({"values": self._describe(described)} if described else {})
 
     def _describe_estimator(self, estimator: Any) -> Any:
         """The class, the version of its library, and its parameters."""
         package = sys.modules.get(type(estimator).__module__.partition(".")[0])
         library = str(getattr(package, "__version__", ""))
         self.ours = self.ours and bool(library)  # a user's class may read what its file does not show
-        parameters = self._describe(estimator.get_params(deep=False))
-        return {**definition(estimator), "library": library, "parameters": parameters}
+        own = estimator.get_params(deep=False)
+        content = {**definition(estimator), "library": library, "parameters": self._describe(own)}
+        if "__sklearn_clone__" in vars(type(estimator)):  # a copy stays fitted, as that of FrozenEstimator
+            content["fitted"] = [self._describe(vars(each)) for each in own.values() if hasattr(each, "fit")]
+        return content
 
 
 def describe_callable(function: object) -> dict[str, Any]:
     """An objective or a score by its name, the version of its module, and the arguments of a partial.
 
-    The state of an object, and what a function closes over, are the run's own.
+    A callable object is described by its attributes. The state of a module, and what a function closes over,
+    are the run's own.
     """
-    is_partial = isinstance(function, functools.partial)
-    content: dict[str, Any] = Description(function).content if is_partial else definition(function)
+    by_name = isinstance(function, nn.Module) or hasattr(function, "__qualname__")
+    content: dict[str, Any] = definition(function) if by_name else Description(function).content
     return content
 
 

@@ -159,7 +159,9 @@ class Training:
             self.model.load_state_dict(state["model"])
         except RuntimeError as error:
             raise ValueError(f"start must be a training of the same network: {error}") from error
-        if not self.stage.has_step and self._head is None and self._fits(state["optimizer"]):
+        # The parameters of an objective may mean something else in another one.
+        plain = not any(True for _ in self._objective_module.parameters())
+        if plain and not self.stage.has_step and self._head is None and self._fits(state["optimizer"]):
             self._load_optimizers(state)
 
     def _fits(self, state: dict[str, Any]) -> bool:

@@ -256,7 +256,7 @@ class Run:
 
     def _features(self, source: Fit | nn.Module, split: Split) -> Tensor:
         def compute() -> Iterator[np.ndarray]:
-            model = source.model if isinstance(source, Fit) else source
+            model = source.make() if isinstance(source, Fit) else source  # `source.model` may be changed
             return features(model.to(self.device), self._batches(split), self.recipe)
 
         if isinstance(source, Fit):
