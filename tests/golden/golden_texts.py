@@ -78,7 +78,7 @@ def anywhere(text: str, folder: Path) -> str:
     """The same on every machine, in every version, and however long it took."""
     text = text.replace(str(folder), "FOLDER").replace(str(ROOT), "REPOSITORY")
     text = text.replace(f"Made by evenhand {evenhand.__version__}", "Made by evenhand")
-    text = re.sub(r"^seconds[\d.]+$", "seconds", text, flags=re.MULTILINE)
+    text = re.sub(r"^seconds\n?[\d.]+$", "seconds", text, flags=re.MULTILINE)
     return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
 
 
