@@ -131,7 +131,7 @@ def task() -> Task:
 
 def made_run(runs: Path, task: Task, method: str, right: float, *, seed: int = 0, **more: object) -> Record:
     """A record of a run that gets this share of the test samples right, with its true scores."""
-    recipe = Recipe(batch_size=64, epochs=40, check_every=1, precision="fp32")
+    recipe = Recipe(batch_size=64, epochs=40, precision="fp32")
     record = write(runs, method, seed=seed, task=SPEC, recipe=recipe, **more)
     y = task.test.y.numpy()
     wrong = np.random.default_rng([seed, int(1000 * right)]).random(len(y)) >= right

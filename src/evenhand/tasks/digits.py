@@ -12,7 +12,9 @@ from evenhand.tasks.samples import data_rng
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
-RECIPE = Recipe(batch_size=64, epochs=40, check_every=1)
+# Checked every five epochs, as the paper's tasks are. With a check in every epoch, ERM stops after epoch 6,
+# while it still relies on the color alone.
+RECIPE = Recipe(batch_size=64, epochs=40)
 
 # Two CPU cores finish this search in minutes, so that a bench can be shown; the paper's grids are larger.
 GRIDS: dict[str, dict[str, list[Any]]] = {

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from evenhand.tasks import colour, digits
 from evenhand.training.data import Task
-from evenhand.training.recipe import Recipe
 
-RECIPE = Recipe(batch_size=64, epochs=40, check_every=1)
+RECIPE = digits.RECIPE
 
 GRIDS = digits.GRIDS
 
