@@ -9,6 +9,7 @@ from evenhand.audit import portable
 from evenhand.integrations.prediction import Network, Predictions, named
 from evenhand.tasks import table
 from evenhand.training import manifest
+from evenhand.training.models import is_own
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import Damaged, read_json, schema_error
 
@@ -79,7 +80,7 @@ def _by_network(
     weights: Path, about: dict[str, Any], kind: str, inputs: Path, reading: dict[str, Any], device: str
 ) -> Predictions:
     architecture = about.get("model")
-    if not isinstance(architecture, str) or ":" in architecture:  # no code is run because a file names it
+    if not isinstance(architecture, str) or is_own(architecture):  # no code is run because a file names it
         about = {**about, "own_model": True}
     network = Network(weights, about, Recipe(model=str(architecture)), weights)
     tabular = _is_table(inputs)

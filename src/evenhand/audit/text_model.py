@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import importlib
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +13,16 @@ import numpy as np
 import torch
 from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as safetensors_bytes
-from torch import Tensor, nn
 
 from evenhand.audit.evidence import Evidence
 from evenhand.tasks.samples import Samples
+from evenhand.training import hub
 from evenhand.training.data import Task, checksum
+from evenhand.training.hub import Texts
 from evenhand.training.recipe import Recipe
-from evenhand.training.store import json_bytes, read_checked
+from evenhand.training.store import json_bytes
 from evenhand.training.sync import resolve_device
 
-TRANSFORMERS_NEEDED = "a Hugging Face model needs transformers: pip install 'evenhand[transformers]'"
 LONGEST = 256  # tokens of a text; the time of a training grows with them
 CHUNK = 1000  # texts that are cut into tokens at a time
 BATCH = 64  # texts that a trained model is shown at a time
@@ -41,31 +38,6 @@ TUNED = Recipe(
     compile="off",
 )
 FRESH = TUNED.replace(lr=5e-4, epochs=20, batch_size=32, patience=5)
-LOCAL = {
-    "local_files_only": True,
-    "trust_remote_code": False,
-}  # nothing is downloaded, no code of a folder runs
-UNFIT = {
-    "auto_map": "brings code of its own, which evenhand does not run",
-    "quantization_config": "is quantised, and such weights cannot be trained",
-}
-
-
-class Classifier(nn.Module):
-    """The model as the engine calls it: padded ids (batch, length) to logits (batch, classes)."""
-
-    def __init__(self, model: nn.Module, padding: int) -> None:
-        super().__init__()
-        self.model, self.padding = model, padding
-
-    def forward(self, x: Tensor) -> Tensor:
-        mask = x != self.padding
-        mask[:, 0] = True  # attention to nothing is not a number, and a text may be empty
-        length = int(mask.any(0).nonzero().max()) + 1  # a batch of short texts costs little
-        outputs: Tensor = self.model(
-            input_ids=x[:, :length].long(), attention_mask=mask[:, :length].long()
-        ).logits
-        return outputs
 
 
 class TextModel:
@@ -74,14 +46,14 @@ class TextModel:
     def __init__(self, folder: Path, class_names: tuple[str, ...]) -> None:
         self.folder, self.class_names = folder, class_names
         self.has_weights = _check(folder)
-        self.library = _transformers()
+        self.library = hub.transformers()
         with self._reading("config"):
             names = dict(enumerate(class_names))
             self.config = self.library.AutoConfig.from_pretrained(
-                folder, id2label=names, label2id={name: label for label, name in names.items()}, **LOCAL
+                folder, id2label=names, label2id={name: label for label, name in names.items()}, **hub.LOCAL
             )
         with self._reading("tokenizer"):
-            self.tokenizer = self.library.AutoTokenizer.from_pretrained(folder, **LOCAL)
+            self.tokenizer = self.library.AutoTokenizer.from_pretrained(folder, **hub.LOCAL)
         self._check_tokenizer()
         positions = getattr(self.config, "max_position_embeddings", None) or LONGEST
         self.tokenizer.model_max_length = min(self.tokenizer.model_max_length, positions, LONGEST)
@@ -106,49 +78,23 @@ class TextModel:
                 )
             self.tokenizer.pad_token = self.tokenizer.eos_token
 
-    @contextlib.contextmanager
-    def _reading(self, what: str) -> Iterator[None]:
-        """Quietly; and whatever goes wrong is said in one sentence."""
-        logging = self.library.logging
-        verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        try:
-            yield
-        except Exception as error:  # the library raises many kinds
-            first = str(error).strip().split("\n")[0]
-            raise ValueError(
-                f"the {what} in {self.folder} cannot be used: {first}; expected a folder that "
-                "save_pretrained has written, of a model that transformers knows"
-            ) from error
-        finally:
-            logging.set_verbosity(verbosity)
-            if bar:
-                logging.enable_progress_bar()
+    def _reading(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return hub.reading(self.library, self.folder, what)
 
-    def make(self) -> Classifier:
+    def make(self) -> Texts:
         """The model with the folder's weights; what they lack, such as the last layer, is fresh."""
         return self._made()[0]
 
-    def _made(self) -> tuple[Classifier, list[str]]:
+    def _made(self) -> tuple[Texts, list[str]]:
         """The model, and the names of the weights that are fresh though others came from the folder."""
-        auto, fresh = self.library.AutoModelForSequenceClassification, []
+        auto = self.library.AutoModelForSequenceClassification
+        fresh: list[str] = []
         with self._reading("model"):
             if self.has_weights:
-                model, found = auto.from_pretrained(
-                    self.folder,
-                    config=self.config,
-                    use_safetensors=True,
-                    ignore_mismatched_sizes=True,  # of the last layer, when there are other classes
-                    output_loading_info=True,
-                    **LOCAL,
-                )
-                # Some versions give the shapes with a weight that does not fit.
-                unfit = (key if isinstance(key, str) else key[0] for key in found["mismatched_keys"])
-                fresh = sorted({*found["missing_keys"], *unfit})
+                model, fresh = hub.load_pretrained(auto, self.folder, self.config)
             else:
                 model = auto.from_config(self.config, trust_remote_code=False)
-        return Classifier(model.float(), self.tokenizer.pad_token_id), fresh
+        return Texts(model.float(), self.tokenizer.pad_token_id), fresh
 
     def task(self, data: Samples) -> tuple[Samples, Task]:
         """The texts as padded ids of tokens, (samples, length) int32; and what is to be said about them."""
@@ -164,7 +110,7 @@ class TextModel:
         group = [] if data.group is None else [data.group]
         recipe = TUNED if self.has_weights else FRESH
         task = data.task("text", torch.from_numpy(ids), recipe=recipe, make_model=self.make)
-        digest = checksum(ids, *data.class_names, data.y, data.split, *group, _digest(self.folder))
+        digest = checksum(ids, *data.class_names, data.y, data.split, *group, hub.digest(self.folder))
         task = dataclasses.replace(task, checksum=digest)
         return dataclasses.replace(data, notes=tuple(notes)), task
 
@@ -217,12 +163,7 @@ class TextModel:
         self.kind = type(inner).__name__
         if not self.has_weights:
             return [f"{self.folder.name} holds no weights, so the model was trained from fresh ones"]
-        body = [name for name in fresh if name.startswith(f"{inner.base_model_prefix}.")]
-        if len(body) > len(list(inner.base_model.parameters())) / 2:
-            raise ValueError(
-                f"the weights in {self.folder} are not of this model: {len(body)} of its parameters are not "
-                f"among them, such as {body[0]}"
-            )
+        hub.check_body(inner, fresh, self.folder)
         return [f"fresh weights, not from {self.folder.name}: {', '.join(fresh)}"] if fresh else []
 
     def finished(self, found: Evidence) -> Evidence:
@@ -248,56 +189,4 @@ def _check(folder: Path) -> bool:
             "--model of --text must be mlp, linear, module:function or a folder with a Hugging Face model, "
             f"but there is no folder {folder}; nothing is downloaded: download the model to a folder first"
         )
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"expected a Hugging Face model, but {folder} holds no config.json")
-    if (folder / "adapter_config.json").exists():
-        raise ValueError(f"{folder} holds an adapter; merge it into its model and save that one")
-    _check_config(read_checked(folder / "config.json", {}, "the settings of a model"), folder)
-    if (folder / "model.safetensors").is_file():
-        return True
-    index = folder / "model.safetensors.index.json"  # of weights in several files
-    others = {
-        file.name for end in ("bin", "h5", "msgpack", "safetensors") for file in folder.glob(f"*.{end}")
-    }
-    if index.is_file():
-        content = read_checked(index, {"weight_map": {str: str}}, "the index of a model's weights")
-        names = set(content["weight_map"].values()) or {"none"}
-        others = {name for name in names if Path(name).suffix != ".safetensors" or Path(name).name != name}
-    if others:
-        raise ValueError(
-            f"expected weights in {folder / 'model.safetensors'}, got {', '.join(sorted(others)[:3])}; no "
-            "pickle is read: save the model once more with save_pretrained(safe_serialization=True)"
-        )
-    return index.is_file()
-
-
-def _check_config(config: Any, folder: Path) -> None:
-    """Refuse a config that names, however deep inside, code to run or a model to download."""
-    parts = [config]
-    while parts:
-        part = parts.pop()
-        items = part.items() if isinstance(part, dict) else [("", each) for each in part]
-        for key, value in items:
-            if key in UNFIT and value:
-                raise ValueError(f"the model in {folder} {UNFIT[key]} ({key} in its config.json)")
-            if key.endswith("_implementation") and "/" in str(value):  # a name of the hub
-                told = f"{key} in its config.json: {value}"
-                raise ValueError(f"the model in {folder} {UNFIT['auto_map']} ({told})")
-            if isinstance(value, dict | list):
-                parts.append(value)
-
-
-def _digest(folder: Path) -> str:
-    """Of what the model is made from; the tokenizer is known by its ids."""
-    digest = hashlib.sha256()
-    for file in (folder / "config.json", *sorted(folder.glob("*.safetensors"))):
-        with file.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
-    return digest.hexdigest()[:16]
-
-
-def _transformers() -> Any:
-    try:
-        return importlib.import_module("transformers")
-    except ImportError as error:
-        raise ImportError(TRANSFORMERS_NEEDED) from error
+    return hub.check(folder)

@@ -20,7 +20,7 @@ from evenhand.training import plugins
 from evenhand.training.batches import Batches, Source
 from evenhand.training.data import Split, Task
 from evenhand.training.evaluation import logits
-from evenhand.training.models import make_model, rebuilt
+from evenhand.training.models import is_own, make_model, rebuilt
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import INPUTS, Record
 from evenhand.training.store import read_json, schema_error
@@ -100,7 +100,7 @@ class Network:
             )
         if wrong := schema_error(self.takes, INPUTS):
             raise ValueError(f"{self.source} should say what the model takes, but {wrong}")
-        if ":" in self.recipe.model and self.recipe.model not in self.trust:
+        if is_own(self.recipe.model) and self.recipe.model not in self.trust:
             raise ValueError(
                 f"{self.source} names the model {self.recipe.model}, whose code is not run just because a "
                 f"record names it; if you trust that code, add --trust {self.recipe.model}"

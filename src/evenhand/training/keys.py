@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.core.kernels import has_triton
-from evenhand.training import plugins
+from evenhand.training import hub, plugins
 from evenhand.training.data import Split, Task, checksum, fixed_randomness
+from evenhand.training.models import is_own
 from evenhand.training.plugins import definition
 from evenhand.training.recipe import Recipe, check_types
 from evenhand.training.record import key_of
@@ -111,6 +112,7 @@ def identify(
     module = plugins.load("evenhand.methods", method, "train")
     settings, changes = sort_settings(method, module, given)
     recipe = (recipe or task.recipe).replace(**changes)
+    hub.check_weights(recipe.model, recipe.weights)
     arithmetic = resolve(task, recipe, device)
     recipe = recipe.replace(precision=arithmetic.precision)
     shared = trained(task, recipe, arithmetic, describe_inputs(task))
@@ -137,7 +139,9 @@ def trained(task: Task, recipe: Recipe, arithmetic: Arithmetic, inputs: dict[str
     }
     if inputs:
         content["inputs"] = inputs
-    if ":" in recipe.model:  # a user's own, which may have been edited
+    if recipe.model.startswith(hub.HUB):
+        content["model_source"] = hub.digest(Path(recipe.model.removeprefix(hub.HUB)))
+    elif is_own(recipe.model):  # it may have been edited
         content["model_source"] = plugins.version(plugins.import_own(recipe.model.partition(":")[0]))
     if weights := [split.weight for split in (task.val, task.test) if split.weight is not None]:
         content["scoring_weights"] = checksum(*weights)

@@ -1,4 +1,4 @@
-"""Models by name: the paper's six-layer CNN, torchvision's backbones, small ones for tables, or your own."""
+"""Models by name: the paper's CNN, small ones for tables, those of torchvision, timm and the Hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.core.kernels import has_triton
-from evenhand.training import log, plugins
+from evenhand.training import hub, log, plugins
 
 OWN = ("cnn", "mlp", "linear")
 AUXILIARY = ("googlenet", "inception_v3")  # give several outputs in training, which no objective here reads
@@ -30,22 +30,28 @@ def make_model(
 ) -> nn.Module:
     """A model for inputs of one sample's `shape`, with one output per class.
 
-    `name` is cnn, mlp, linear, a torchvision backbone such as resnet18, or "package.module:function" for a
-    function of your own, which is given shape=… and num_classes=… as far as it takes them. `weights` is None
-    (fresh), "pretrained" (ImageNet's, with a fresh last layer) or a .pth or .safetensors file. Fresh weights
-    are a function of `seed` alone.
+    - `name`: cnn, mlp, linear, a torchvision model such as resnet18, a timm model such as timm:resnet18, or
+      hub:FOLDER for a folder that timm or transformers has written. "package.module:function" names your
+      own function, which gets those of shape=… and num_classes=… that it takes.
+    - `weights`: None or "random" for fresh weights, "pretrained" for pretrained ones with a fresh last layer,
+      or a .pth or .safetensors file.
+    - `seed`: determines fresh weights.
+
+    Raises ValueError for an unknown name or for weights that are missing or do not fit, and ImportError where
+    a library is missing.
 
     >>> make_model("cnn", shape=(3, 8, 8), num_classes=2)(torch.zeros(5, 3, 8, 8)).shape
     torch.Size([5, 2])
     """
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2, got {num_classes}")
-    build = _builder(name, shape)
+    weights = None if weights == hub.FRESH else weights
+    build = _builder(name, shape, pretrained=weights == "pretrained")
     # The CPU generator is seeded by itself, because torch.manual_seed would reset the GPUs' generators too.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         model = build(num_classes)
-    if weights is not None:
+    if weights is not None and not hub.loads_itself(name, weights):
         file = find_weights(name, weights)
         log.detail("reads the weights in %s", file)
         _load(model, _read(file), file, take_head=weights != "pretrained")
@@ -109,8 +115,10 @@ def linear(shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), num_classes))
 
 
-def _builder(name: str, shape: tuple[int, ...]) -> Callable[[int], nn.Module]:
+def _builder(name: str, shape: tuple[int, ...], *, pretrained: bool = False) -> Callable[[int], nn.Module]:
     """What makes the model, given the number of classes; all that can be wrong with a name is said here."""
+    if hub.is_ours(name):
+        return hub.builder(name, shape, pretrained=pretrained)
     check_name(name)
     if name in OWN:
         if name == "cnn" and len(shape) != 3:
@@ -130,7 +138,9 @@ def _builder(name: str, shape: tuple[int, ...]) -> Callable[[int], nn.Module]:
 
 def check_name(name: str) -> None:
     """Raise for a name that no model has."""
-    if ":" in name:
+    if hub.is_ours(name):
+        hub.check_name(name)
+    elif ":" in name:
         own_function(name)
     elif name not in OWN:
         models = _torchvision_models()
@@ -138,8 +148,13 @@ def check_name(name: str) -> None:
         if name not in known:
             raise ValueError(
                 f"unknown model {name!r}; known models are {', '.join([*OWN, *known])}, "
-                "or package.module:function for your own"
+                "timm:NAME, hub:FOLDER, or package.module:function for your own"
             )
+
+
+def is_own(name: str) -> bool:
+    """Whether a name stands for a function of the user's, whose code runs when the model is made."""
+    return ":" in name and not hub.is_ours(name)
 
 
 def own_function(name: str) -> Callable[..., Any]:
@@ -199,6 +214,8 @@ def find_weights(name: str, weights: str) -> Path:
                 f"weights must be 'pretrained' or a .pth or .safetensors file; no file {weights!r}"
             )
         return Path(weights)
+    if hub.is_ours(name):
+        return hub.find_weights(name)
     if name in OWN or ":" in name:
         raise ValueError(f"there are no pretrained weights for {name!r}; give a weights file, or none")
     url: str = _torchvision_models().get_model_weights(name).DEFAULT.url
@@ -251,7 +268,7 @@ def _read(file: Path) -> dict[str, Tensor]:
 def _load(model: nn.Module, state: dict[str, Tensor], file: Path, *, take_head: bool) -> None:
     """Copy weights into the model; only the last layer may stay as it is, and nothing else."""
     fresh = model.state_dict()
-    head = list(fresh)[-1].rpartition(".")[0] + "."  # every model here ends with its classifier
+    head = hub.head_prefixes(model) or list(fresh)[-1].rpartition(".")[0] + "."  # most end with it
 
     def fits(key: str) -> bool:
         return take_head and key in state and state[key].shape == fresh[key].shape
