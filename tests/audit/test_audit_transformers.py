@@ -261,7 +261,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "other weights": (_weights_of_another, "are not of this model: .* such as bert."),
     "own code": (_edited(auto_map={"AutoModel": "evil.Model"}), "code of its own, which evenhand does not run"),
     "kernel": (_edited(_attn_implementation="some/kernel"), "code of its own.*some/kernel"),
-    "quantised": (_edited(quantization_config={"quant_method": "x"}), "is quantised"),
+    "quantized": (_edited(quantization_config={"quant_method": "x"}), "is quantized"),
     "adapter": (lambda folder: (folder / "adapter_config.json").write_text("{}"), "holds an adapter"),
     "small vocabulary": (_edited(vocab_size=20), "do not belong together: .*knows 20"),
 }  # fmt: skip
