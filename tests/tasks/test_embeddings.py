@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -156,7 +158,10 @@ def test_mistakes_are_named(files: Path) -> None:
     for spec, message in (
         ("embeddings:path=no.npy,labels=y.npy", "there is no .*no.npy"),
         ("embeddings:path=x.npy", "needs labels in a file of their own: labels=labels.npy"),
-        ("embeddings:path=x.npy,labels=few.npy", r"float16 of shape \(900, 12\) and 9 labels"),
+        (
+            "embeddings:path=x.npy,labels=few.npy",
+            r"x.npy: labels must hold a number or text for each of 900 samples, got float64 of shape \(9,\)",
+        ),
         ("embeddings:path=y.npy,labels=y.npy", r"expected embeddings \(samples, dimensions\) of floats"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -169,6 +174,103 @@ def test_mistakes_are_named(files: Path) -> None:
     np.save(files / "x.npy", x)
     with pytest.raises(ValueError, match="must be finite"):
         tasks.load(NPY, files)
+
+
+def header(shape: str, descr: str = "'<f4'") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(900 * 4)
+
+
+HOSTILE: dict[str, object] = {
+    "negative": header("(-900, 1), }"),
+    "lying": header("(1000000000000, 12), }"),
+    "unfinished": header("(900, 12"),
+    "code": header("(900, 1), }", "__import__('os')"),
+    "structured": header("(900,), }", "[('a', '<f4')]"),
+    "beyond Unicode": header("(900,), }", "'<U1'").replace(bytes(3600), b"\xff" * 3600),
+    "empty": b"",
+    "no file": b"PK\x03\x04",
+    "objects": np.array([None] * 900),
+    "no dimensions": np.zeros((900, 0)),
+    "scalar": np.float32(3),
+    "complex": np.zeros((900, 2), complex),
+    "bytes": np.array([b"a", b"\xff"] * 450),
+    "gaps": np.where(np.arange(900) % 2, 1, np.nan),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("place", ["x", "y", "splits"])
+def test_hostile_arrays_are_refused_by_name(files: Path, place: str, case: str) -> None:
+    content = HOSTILE[case]
+    np.save(files / "splits.npy", np.arange(900) % 3)
+    if isinstance(content, bytes):
+        (files / f"{place}.npy").write_bytes(content)
+    else:
+        np.save(files / f"{place}.npy", content, allow_pickle=True)
+    with pytest.raises(ValueError, match=r"(x|y|splits)\.npy"):
+        tasks.load("embeddings:path=x.npy,labels=y.npy,splits=splits.npy", files)
+
+
+def test_hostile_archives_are_refused_by_name(files: Path) -> None:
+    sound = files / saved(files, "npz").partition("=")[2]
+    whole = sound.read_bytes()
+    for content in (b"", b"PK\x03\x04", whole[:-50], whole[:300] + b"\xff" + whole[301:]):
+        sound.write_bytes(content)
+        with pytest.raises(ValueError, match=r"all\.npz should hold embeddings and labels"):
+            tasks.load("embeddings:path=all.npz", files)
+    with zipfile.ZipFile(sound, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("label.npy", b"x")
+        with archive.open("embedding.npy", "w") as bomb:
+            [bomb.write(bytes(1 << 20)) for _ in range(1100)]
+    with pytest.raises(ValueError, match="it would unpack to 1,153,"):
+        tasks.load("embeddings:path=all.npz", files)
+
+
+def test_hostile_parquet_is_refused_by_name(files: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file, labels = files / "a.parquet", pa.array(["a", "b"] * 30)
+    broken = [None, pa.array([b"\xff", b"a"] * 30).buffers()[1], pa.array([b"\xff", b"a"] * 30).buffers()[2]]
+    for vectors, names in (
+        (pa.array([[1.0] * (1 + 2 * (row % 2)) for row in range(60)]), labels),  # 120 numbers in 60 rows
+        (pa.array([None, *[[1.0, 2.0]] * 59]), labels),
+        (pa.array([[None, 1.0]] * 60), labels),
+        (pa.array([1.0] * 60), labels),
+        (pa.array(["a"] * 60), labels),
+        (pa.array([["a"]] * 60), labels),
+        (pa.array([{"a": 1.0}] * 60), labels),
+        (pa.array([[]] * 60, pa.list_(pa.float32())), labels),
+        (pa.array([[1.0]] * 60), pa.array([None, *["a", "b"] * 29, "a"])),
+        (pa.array([[1.0]] * 60), pa.array([["a"], ["b"]] * 30)),
+        (pa.array([[1.0]] * 60), pa.Array.from_buffers(pa.utf8(), 60, broken)),
+    ):
+        parquet.write_table(pa.table({"embedding": vectors, "label": names}), file)
+        with pytest.raises(ValueError, match=r"a\.parquet"):
+            tasks.load("embeddings:path=a.parquet", files)
+    sound = saved(files, "parquet")
+    whole = (files / "all.parquet").read_bytes()
+    for content in (b"", b"PAR1xxxxPAR1", whole[:-20], whole[:-400] + b"\xff" * 300 + whole[-100:]):
+        (files / "all.parquet").write_bytes(content)
+        with pytest.raises(ValueError, match=r"all\.parquet"):
+            tasks.load(sound, files)
+
+
+def test_the_cache_is_keyed_by_content_and_verified(files: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path / "cache"))
+    spec = saved(files, "parquet")
+    first, stamp = tasks.load(spec, files), (files / "all.parquet").stat()
+    np.save(files / "x.npy", -np.load(files / "x.npy"))
+    saved(files, "parquet")  # of the same name and size; now of the same time, too
+    os.utime(files / "all.parquet", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    second = tasks.load(spec, files)
+    assert first.checksum != second.checksum and torch.equal(first.train.x, -second.train.x)
+    for cached in (tmp_path / "cache").rglob("vectors.npy"):
+        content = bytearray(cached.read_bytes())
+        content[-7] ^= 1
+        cached.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"vectors\.npy is not as it was written"):
+        assert torch.equal(tasks.load(spec, files).train.x, second.train.x)
 
 
 def test_statistics_lose_no_digits_far_from_zero() -> None:

@@ -80,6 +80,12 @@ def test_the_task_is_finite_scaled_by_training_rows_and_reproducible(tmp_path: P
     assert tasks.load(f"table:path={file},label=label,group=site").checksum == task.checksum
 
 
+def test_floats_are_read_exactly(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0).standard_normal(2000) * 10.0 ** np.arange(-10, 10).repeat(100)
+    (tmp_path / "t.csv").write_text("a,label\n" + "".join(f"{each!r},x\n" for each in numbers.tolist()))
+    assert table.read(tmp_path / "t.csv")["a"].tolist() == numbers.tolist()
+
+
 def test_every_class_is_divided_alike() -> None:
     y = np.repeat([0, 1, 2], [100, 40, 5])
     split = samples.stratified_split(y)

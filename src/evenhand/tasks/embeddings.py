@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,9 @@ from typing import Any, Literal
 import numpy as np
 import pandas
 import torch
+from pandas.api.types import infer_dtype
 
+from evenhand.core.arrays import as_labels, read_array, read_arrays
 from evenhand.tasks import cache_root, table
 from evenhand.tasks.folder import located
 from evenhand.tasks.samples import (
@@ -24,7 +27,7 @@ from evenhand.tasks.samples import (
     rare_cells,
     stratified_split,
 )
-from evenhand.training import store
+from evenhand.training import manifest, store
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
@@ -59,7 +62,10 @@ def load(
         raise ValueError(f"expected embeddings in an .npy, .npz or Parquet file, but there is no {file}")
     read = _beside if file.suffix == ".npy" else _arrays if file.suffix == ".npz" else _columns
     vectors, digest, columns = read(file, column, {"labels": labels, "groups": groups, "splits": splits})
-    return task(vectors, columns.pop("labels"), digest=digest, model=model, **columns)
+    try:
+        return task(vectors, columns.pop("labels"), digest=digest, model=model, **columns)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
 
 
 def task(
@@ -75,20 +81,17 @@ def task(
 
     digest: Of the embeddings; by default it is computed.
     """
-    if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(vectors) != len(labels):
+    if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.size == 0:
         raise ValueError(
-            "expected embeddings (samples, dimensions) of floats with one label each, got "
-            f"{vectors.dtype} of shape {vectors.shape} and {len(labels)} labels"
+            "expected embeddings (samples, dimensions) of floats, got "
+            f"{vectors.dtype} of shape {vectors.shape}"
         )
-    y, class_names = encode_classes(_names(labels), "the labels")
+    y, class_names = encode_classes(_names(labels, "labels", len(vectors)), "the labels")
     attribute, attribute_names = None, ()
     if groups is not None:
-        names, attribute = encode(_names(groups))
+        names, attribute = encode(_names(groups, "groups", len(y)))
         attribute_names = tuple(names.tolist())
-    split = stratified_split(y) if splits is None else _parts(splits)
-    for name, values in (("groups", attribute), ("splits", split)):
-        if values is not None and len(values) != len(y):
-            raise ValueError(f"{name} must hold one value per sample, got {len(values)} for {len(y)}")
+    split = stratified_split(y) if splits is None else _parts(_names(splits, "splits", len(y)))
     data = Samples(
         kind="embeddings",
         y=y,
@@ -111,15 +114,29 @@ def task(
     return data.task("embeddings", x, digest, str(vectors.shape), *class_names, recipe=recipe, **scale)  # type: ignore[arg-type]
 
 
-def _names(values: Column) -> list[str]:
-    return table.as_names(pandas.Series(np.asarray(values).reshape(-1)))
+def _names(values: Column, name: str, count: int) -> list[str]:
+    """The labels, groups or splits of all samples as text; only a group may be missing."""
+    column = np.asarray(values)
+    if column.dtype.kind == "U":
+        as_labels(column)  # refuses letters that only a damaged file holds
+    series = pandas.Series(column) if column.ndim == 1 and column.dtype.kind in "iubfUO" else None
+    if series is None or len(series) != count or infer_dtype(series, skipna=True) in ("bytes", "mixed"):
+        found = f"{column.dtype} of shape {column.shape}"
+        raise ValueError(f"{name} must hold a number or text for each of {count:,} samples, got {found}")
+    if name == "groups":
+        return table.as_text(series, "missing")
+    if missing := int(series.isna().sum()):
+        raise ValueError(f"{name} must be known for every sample, but {missing:,} are missing")
+    return table.as_names(series)
 
 
-def _parts(splits: Column) -> np.ndarray:
-    names = _names(splits)
+def _parts(names: list[str]) -> np.ndarray:
     if unknown := set(names) - set(PARTS):
         raise ValueError(f"splits must be train, val or test, or 0, 1 or 2; got {min(unknown)!r}")
-    return np.array([PARTS[name] for name in names], dtype=np.int64)
+    parts = np.array([PARTS[name] for name in names], dtype=np.int64)
+    if len(found := np.unique(parts)) < 3:
+        raise ValueError(f"splits must hold samples of all of train, val and test, got {len(found)} of them")
+    return parts
 
 
 def _statistics(vectors: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -149,58 +166,87 @@ def _beside(file: Path, column: str, names: dict[str, str]) -> Read:
     """A memory-mapped .npy, and others for labels, groups and splits, relative to its folder."""
     if not names["labels"]:
         raise ValueError(f"{file} needs labels in a file of their own: labels=labels.npy")
-    columns = {key: _npy(file.parent / name) for key, name in names.items() if name}
-    with file.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    return _npy(file), digest, columns
-
-
-def _npy(file: Path) -> np.ndarray:
-    try:
-        array: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{file} cannot be read as an .npy array: {error}") from error
-    return array
+    columns = {key: read_array(file.parent / name, key, mode="r") for key, name in names.items() if name}
+    return read_array(file, "embeddings", mode="r"), manifest.digest(file), columns
 
 
 def _arrays(file: Path, column: str, names: dict[str, str]) -> Read:
     """The arrays of an .npz, which is read into memory."""
-    with np.load(file, allow_pickle=False) as arrays:
-        wanted = _wanted(file, list(arrays), column, names)
-        vectors = arrays[wanted.pop("vectors")]
-        return vectors, _digest([vectors]), {key: arrays[name] for key, name in wanted.items()}
+    arrays = read_arrays(file, "embeddings and labels")
+    wanted = _wanted(file, list(arrays), column, names)
+    vectors = arrays[wanted.pop("vectors")]
+    return vectors, _digest([vectors]), {key: arrays[name] for key, name in wanted.items()}
 
 
 def _columns(file: Path, column: str, names: dict[str, str]) -> Read:
     """The columns of a Parquet file or a saved Dataset; its vectors are copied once into a mapped array."""
-    if file.is_dir():
-        try:
-            from datasets import load_from_disk
-        except ImportError as error:
-            raise ImportError("reading a saved Dataset needs datasets: pip install datasets") from error
-        dataset = load_from_disk(str(file)).with_format("numpy")
-        wanted, count = _wanted(file, dataset.column_names, column, names), len(dataset)
+    try:
+        known, count, read = (_dataset if file.is_dir() else _parquet)(file)
+        wanted = _wanted(file, known, column, names)
         name = wanted.pop("vectors")
-        blocks = (dataset[start : start + BLOCK][name] for start in range(0, count, BLOCK))
-        columns = {
-            key: dataset[:][each] if count < BLOCK else np.asarray(dataset[each])
-            for key, each in wanted.items()
-        }
-        changed = max(each.stat().st_mtime_ns for each in file.iterdir())
-    else:
-        try:
-            from pyarrow import parquet
-        except ImportError as error:
-            raise ImportError("reading Parquet needs pyarrow: pip install 'evenhand[table]'") from error
-        opened = parquet.ParquetFile(file)
-        wanted, count = _wanted(file, opened.schema_arrow.names, column, names), opened.metadata.num_rows
-        name = wanted.pop("vectors")
-        parts = opened.iter_batches(BLOCK, columns=[name])
-        blocks = (np.asarray(part.column(0).flatten()).reshape(len(part), -1) for part in parts)
-        columns = {key: opened.read([each]).column(0).to_numpy() for key, each in wanted.items()}
-        changed = file.stat().st_mtime_ns
-    stamp = hashlib.sha256(f"{file.absolute()} {changed} {name}".encode()).hexdigest()[:16]
-    return *_mapped(cache_root() / "embeddings" / stamp, blocks, count), columns
+        columns = {key: _values(read(each)) for key, each in wanted.items()}
+        # The cache is keyed by content: another file of the same name, size and time has other vectors.
+        files = sorted(each for each in file.rglob("*") if each.is_file()) if file.is_dir() else [file]
+        key = manifest.joined([name, *map(manifest.digest, files)])[:16]
+        blocks = (_block(part, name) for part in read(name))
+        return *_mapped(cache_root() / "embeddings" / key, blocks, count), columns
+    except (ImportError, store.Damaged):
+        raise
+    except Exception as error:  # pyarrow and datasets raise many kinds
+        raise ValueError(f"{file} should hold embeddings, but it cannot be read: {error}") from error
+
+
+Parts = Callable[[str], Iterator[Any]]  # name of a column -> its arrays of pyarrow, BLOCK rows at a time
+
+
+def _parquet(file: Path) -> tuple[list[str], int, Parts]:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ImportError("reading Parquet needs pyarrow: pip install 'evenhand[table]'") from error
+    opened = parquet.ParquetFile(file)
+
+    def read(name: str) -> Iterator[Any]:
+        return (part.column(0) for part in opened.iter_batches(BLOCK, columns=[name]))
+
+    return opened.schema_arrow.names, opened.metadata.num_rows, read
+
+
+def _dataset(folder: Path) -> tuple[list[str], int, Parts]:
+    try:
+        from datasets import load_from_disk
+    except ImportError as error:
+        raise ImportError("reading a saved Dataset needs datasets: pip install datasets") from error
+    dataset = load_from_disk(str(folder))
+
+    def read(name: str) -> Iterator[Any]:
+        one = dataset.select_columns([name]).with_format("arrow")
+        return (one[start : start + BLOCK][name].combine_chunks() for start in range(0, len(one), BLOCK))
+
+    return dataset.column_names, len(dataset), read
+
+
+def _values(parts: Iterator[Any]) -> np.ndarray:
+    """The values of a column of labels, groups or splits."""
+    values = [np.empty(0)]
+    for part in parts:
+        part.validate(full=True)  # else damaged text shows only when it is used
+        values.append(part.to_numpy(zero_copy_only=False))
+    return np.concatenate(values[1:] or values)
+
+
+def _block(part: Any, name: str) -> np.ndarray:
+    """The vectors of some rows, (rows, dimensions); raises ValueError unless all have the same length."""
+    from pyarrow import compute, types
+
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    if not any(is_list(part.type) for is_list in lists) or not types.is_floating(part.type.value_type):
+        raise ValueError(f"the column {name!r} must hold vectors of floats, got {part.type}")
+    part.validate(full=True)
+    lengths = compute.list_value_length(part).unique().to_pylist()
+    if len(lengths) != 1 or not lengths[0]:
+        raise ValueError(f"the vectors in {name!r} must be equally long, got lengths {lengths[:5]}")
+    return np.asarray(part.flatten()).reshape(len(part), -1)
 
 
 def _wanted(file: Path, known: list[str], column: str, names: dict[str, str]) -> dict[str, str]:
@@ -216,27 +262,38 @@ def _wanted(file: Path, known: list[str], column: str, names: dict[str, str]) ->
 
 def _mapped(folder: Path, blocks: Iterator[np.ndarray], count: int) -> tuple[np.ndarray, str]:
     """The blocks in one memory-mapped array, written once, and its digest."""
-    complete = folder / "complete.json"
+    complete, file = folder / "complete.json", folder / "vectors.npy"
     with store.claim(folder):
-        if not complete.is_file():
-            target, start = None, 0
-            for block in blocks:
-                if target is None:
-                    shape = (count, block.shape[1])
-                    target = np.lib.format.open_memmap(folder / "vectors.npy", "w+", block.dtype, shape)
-                target[start : start + len(block)] = block
-                start += len(block)
+        if complete.is_file():
+            try:
+                expected = store.read_checked(complete, {"digest": str}, "a digest")["digest"]
+                vectors = read_array(file, "embeddings", mode="r")
+                if _digest(vectors[start : start + BLOCK] for start in range(0, count, BLOCK)) != expected:
+                    raise store.Damaged(f"{file} is not as it was written: its checksum does not match")
+                return vectors, expected
+            except (ValueError, OSError) as error:
+                warnings.warn(f"{error}; it is written again", stacklevel=2)
+                complete.unlink()
+        target, start = None, 0
+        for block in blocks:
             if target is None:
-                raise ValueError("expected embeddings, but there are no rows")
-            target.flush()
-            digest = _digest(target[start : start + BLOCK] for start in range(0, count, BLOCK))
-            store.write_json(complete, {"digest": digest})  # last: its existence says that all is there
-        return _npy(folder / "vectors.npy"), store.read_checked(complete, {"digest": str}, "a digest")[
-            "digest"
-        ]
+                shape = (count, block.shape[1])
+                target = np.lib.format.open_memmap(file, "w+", block.dtype, shape)
+            if block.shape[1:] != target.shape[1:]:
+                raise ValueError(
+                    f"all vectors must be equally long, got {block.shape[1]} and {target.shape[1]}"
+                )
+            target[start : start + len(block)] = block
+            start += len(block)
+        if target is None or start != count:
+            raise ValueError(f"expected {count:,} embeddings, got {start:,}")
+        target.flush()
+        digest = _digest(target[start : start + BLOCK] for start in range(0, count, BLOCK))
+        store.write_json(complete, {"digest": digest})  # last: its existence says that all is there
+    return read_array(file, "embeddings", mode="r"), digest
 
 
-def _digest(blocks: Any) -> str:
+def _digest(blocks: Iterable[np.ndarray]) -> str:
     digest = hashlib.sha256()
     for block in blocks:
         digest.update(np.ascontiguousarray(block).data)

@@ -28,6 +28,8 @@ IDENTIFIER = 0.5  # a column of words with more distinct values than this share 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".csv.gz", ".tsv.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 SUFFIXES = (*CSV_SUFFIXES, *PARQUET_SUFFIXES)
+# Before pandas 3.1 the default parser may return the neighbor of the float that the text names.
+_EXACT_FLOATS = {} if pandas.__version__ >= "3.1" else {"float_precision": "round_trip"}
 
 
 def load(
@@ -151,7 +153,7 @@ def _parquet(file: Path, header: bool) -> tuple[Any, list[str]]:
 
 def _csv(file: Path, header: bool) -> tuple[Any, list[str]]:
     """The frame, and the names as they stand in the first line: pandas renames those that come twice."""
-    form = {"sep": _separator(file), "skipinitialspace": True}
+    form = {"sep": _separator(file), "skipinitialspace": True, **_EXACT_FLOATS}
     frame = pandas.read_csv(file, **form, header=0 if header else None, na_values=["?"], low_memory=False)
     if not header:
         return frame, [*frame.columns]
