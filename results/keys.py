@@ -17,7 +17,6 @@ import csv
 import dataclasses
 import functools
 import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -37,9 +36,6 @@ BEFORE_THEIR_COMMIT = {"aa88bb1+": 4}
 # Records that name no commit.
 BY_FILE = {
     "studies/even_ablation.zip": 4,
-    "studies/even_again.zip": 2,
-    "studies/even_draw.zip": 1,
-    "studies/even_half.zip": 4,  # its development
     "studies/even_photos.zip": 4,
     "studies/even_reported.zip": 4,
 }
@@ -52,7 +48,6 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, help="the folder that holds the datasets")
     root = parser.parse_args().data
-    sys.path.insert(0, str(HERE.parent))  # for results.eta_parts
     rows = [
         row(str(file.relative_to(HERE)), record, root)
         for file in [*sorted(HERE.glob("*.zip")), *sorted(HERE.glob("studies/*.zip"))]
