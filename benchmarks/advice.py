@@ -502,7 +502,7 @@ def one(job: tuple[str, str, Setting, int]) -> dict[str, Any]:
 
     from evenhand.audit.audit import audit
     from evenhand.audit.predict import predict
-    from evenhand.training.progress import Silent
+    from evenhand.training.log import Silent
 
     torch.set_num_threads(1)
     kind, family, (p, noise), seed = job

@@ -22,7 +22,7 @@ from common import Peak, machine, table
 from evenhand import tasks
 from evenhand.training.data import Task
 from evenhand.training.execute import execute
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 
 BLOCK = 1 << 16
 

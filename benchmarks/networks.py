@@ -19,8 +19,7 @@ import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from evenhand.training.cuda_graphs import Graphed
-from evenhand.training.evaluation import autocast
+from evenhand.training.forward import Graphed, autocast
 from evenhand.training.loop import make_optimizer
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe

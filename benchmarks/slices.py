@@ -22,8 +22,8 @@ from evenhand import tasks
 from evenhand.audit import slices
 from evenhand.training.data import Task
 from evenhand.training.execute import execute
+from evenhand.training.log import Silent
 from evenhand.training.models import find_head, head_inputs, make_model, rebuilt
-from evenhand.training.progress import Silent
 from evenhand.training.recipe import Recipe
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import common
 
 from evenhand import Task, execute, tasks
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 
 METHODS = {
     "erm": ("erm", {}),

@@ -32,10 +32,10 @@ from torch.utils.data import DataLoader, Dataset
 from evenhand import Task, tasks
 from evenhand.core.metrics import mean_accuracy
 from evenhand.training.batches import Source
-from evenhand.training.cuda_graphs import allow_kernels
 from evenhand.training.data import Split
+from evenhand.training.forward import allow_kernels
+from evenhand.training.log import Silent
 from evenhand.training.models import make_model
-from evenhand.training.progress import Silent
 from evenhand.training.recipe import Recipe
 from evenhand.training.run import Run
 

@@ -62,7 +62,7 @@ ORDER = ["erm", "tab", "gdro", "masktune", "lff", "jtt"]
 def run(data: Path | None, runs: Path, seeds: list[int], methods: list[str], minutes: float) -> None:
     """Do what is neither packed nor in `runs`, cheap methods first, and stop before the time is up."""
     from evenhand import execute, tasks
-    from evenhand.training.progress import Lines
+    from evenhand.training.log import Lines
 
     end = time.monotonic() + 60 * minutes
     packed = {_identity(row): row for row in read()}

@@ -14,7 +14,7 @@ from shortcut import shortcut_task
 
 from evenhand import Task, execute
 from evenhand.integrations.prediction import predict
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 from evenhand.training.record import Record
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()

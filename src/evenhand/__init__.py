@@ -12,9 +12,9 @@ _EXPORTS = {
     "LossSummary": "evenhand.core.history",
     "partition": "evenhand.core.partition",
     "Partition": "evenhand.core.partition",
-    "rebalance": "evenhand.core.rebalance",
-    "sample_weights": "evenhand.core.rebalance",
-    "BalancedSampler": "evenhand.core.rebalance",
+    "rebalance": "evenhand.core.partition",
+    "sample_weights": "evenhand.core.partition",
+    "BalancedSampler": "evenhand.core.partition",
     "indexed": "evenhand.integrations.torch",
     "worst_group_accuracy": "evenhand.core.metrics",
     "price_of_unawareness": "evenhand.core.metrics",
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from evenhand.core.metrics import mean_model_selection as mean_model_selection
     from evenhand.core.metrics import price_of_unawareness as price_of_unawareness
     from evenhand.core.metrics import worst_group_accuracy as worst_group_accuracy
+    from evenhand.core.partition import BalancedSampler as BalancedSampler
     from evenhand.core.partition import Partition as Partition
     from evenhand.core.partition import partition as partition
-    from evenhand.core.rebalance import BalancedSampler as BalancedSampler
-    from evenhand.core.rebalance import rebalance as rebalance
-    from evenhand.core.rebalance import sample_weights as sample_weights
+    from evenhand.core.partition import rebalance as rebalance
+    from evenhand.core.partition import sample_weights as sample_weights
     from evenhand.integrations.torch import indexed as indexed
     from evenhand.training.data import Split as Split
     from evenhand.training.data import Task as Task

@@ -15,15 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.core import ranks
-from evenhand.core.partition import Partition
-from evenhand.core.rebalance import Balanced, rebalance
+from evenhand.core.partition import Balanced, Partition, rebalance
+from evenhand.core.ranks import join_ranks
 from evenhand.training import plugins
 from evenhand.training.data import Split, Task, as_input, check_numbered, checksum, fixed_randomness
 from evenhand.training.execute import execute
 from evenhand.training.models import rebuilt
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
-from evenhand.training.sync import join_ranks
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.audit.evidence import Evidence
-from evenhand.core.partition import partition
-from evenhand.core.rebalance import rebalance
+from evenhand.core.partition import partition, rebalance
 
 
 def made(

@@ -20,7 +20,7 @@ from evenhand.bench.grid import (
 )
 from evenhand.bench.sweep import grouped, load, locate
 from evenhand.training.execute import execute
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 
 
 def test_a_tasks_own_grid_replaces_the_methods() -> None:

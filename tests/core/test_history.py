@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenhand import LossHistory
-from evenhand.core import history_storage
+from evenhand.core import arrays
 from evenhand.core.history import LossSummary
 from evenhand.integrations.torch import Recorder
 
@@ -196,7 +196,7 @@ def test_an_epoch_that_could_not_be_written_is_not_mixed_with_the_next(
         history.record([0, 1], [1.0 + epoch, 2.0])
         with monkeypatch.context() as broken:
             if epoch == full:
-                broken.setattr(history_storage, "_write", _full)
+                broken.setattr(arrays, "_write", _full)
             try:  # as a loop may that would rather go on
                 history.end_epoch(wait=wait)
                 history.fetch()
@@ -345,7 +345,7 @@ def test_a_write_that_fails_can_be_repeated(tmp_path: Path, monkeypatch: pytest.
     for epoch in range(2):
         history.record([0, 1], [1.0 + epoch, 2.0])
         with monkeypatch.context() as broken, pytest.raises(OSError, match="disk is full"):
-            broken.setattr(history_storage, "_write", _full)
+            broken.setattr(arrays, "_write", _full)
             history.end_epoch()
         assert history.num_epochs == epoch + 1 and path.exists() == (epoch > 0)
         assert LossHistory(2, path=path).num_epochs == epoch
@@ -373,7 +373,7 @@ def test_an_ended_epoch_is_written_at_the_next_fetch_or_when_it_is_needed(
     history.record(range(3), values[:, 4])
     history.end_epoch(wait=False)
     with monkeypatch.context() as patched:
-        patched.setattr(history_storage, "_write", _full)
+        patched.setattr(arrays, "_write", _full)
         for need in (history.flush, history.fetch, history.sync, lambda: history.losses):
             with pytest.raises(OSError, match="disk is full"):
                 need()
@@ -431,7 +431,7 @@ def test_an_epoch_that_is_found_broken_later_is_dropped(tmp_path: Path) -> None:
 
 
 def test_more_losses_than_are_noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenhand.core.history_storage._LOG", 7)
+    monkeypatch.setattr("evenhand.core.history._MOST_LOGGED", 7)
     history, index = LossHistory(20), torch.arange(60) % 20
     values = torch.rand(60)
     for part in (slice(0, 5), slice(5, 9), slice(9, 40), slice(40, 46), slice(46, 60)):

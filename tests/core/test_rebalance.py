@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from evenhand import BalancedSampler
-from evenhand.core.partition import Partition
-from evenhand.core.rebalance import Balanced, rebalance, sample_weights
+from evenhand.core.partition import Balanced, Partition, rebalance, sample_weights
 
 
 def made(sizes: list[tuple[int, int]]) -> Partition:

@@ -75,7 +75,7 @@ def test_classes_that_cannot_be_split_are_named() -> None:
     parts = partition(np.array([1.0, 2.0, 2.0, 3.0, 1.0, 9.0]), ["a", "b", "b", "c", "d", "d"])
     assert parts.unsplit == {"a": "one sample", "b": "identical histories", "c": "one sample"}
     assert parts.minority.tolist() == [False] * 5 + [True]
-    with pytest.raises(ValueError, match="cluster splits histories"):
+    with pytest.raises(ValueError, match="cluster is for histories"):
         partition(np.arange(3.0), [0, 0, 0], cluster=lambda x: x > 1)
     with pytest.raises(ValueError, match="one number each per sample, got 3 float64 and 2 labels"):
         partition(np.arange(3.0), [0, 0])

@@ -44,7 +44,7 @@ from evenhand.tasks import load
 from evenhand.training import plugins
 from evenhand.training.augment import Warp
 from evenhand.training.data import training_weights
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 from evenhand.training.record import Record
 
 HERE = Path(__file__).parent

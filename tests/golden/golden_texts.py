@@ -42,7 +42,7 @@ from evenhand.bench.pack import load  # noqa: E402
 from evenhand.bench.results import frame  # noqa: E402
 from evenhand.report import render, tables  # noqa: E402
 from evenhand.report.page import build, render_audit  # noqa: E402
-from evenhand.training import manifest  # noqa: E402
+from evenhand.training import store  # noqa: E402
 from evenhand.training.record import Record  # noqa: E402
 
 WIDTH = "100"  # of the terminal
@@ -182,7 +182,7 @@ def visible(html: str) -> str:
 def sealed(records: list[Record]) -> list[Record]:
     """The same records with checksums, as a run leaves them."""
     for record in records:
-        manifest.seal(record.path, {each.name: each.read_bytes() for each in record.path.iterdir()})
+        store.write_manifest(record.path, {each.name: each.read_bytes() for each in record.path.iterdir()})
     return [Record(record.path) for record in records]
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from evenhand import Recipe, Task, execute, rebalance
 from evenhand.bench.grid import PAPER, combinations, rule
 from evenhand.training import plugins
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 from evenhand.training.record import Record
 from evenhand.training.run import Run
 

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from evenhand import Partition, Recipe, Split, Task, execute, partition
 from evenhand.core.history import summarise
-from evenhand.core.rebalance import rebalance
+from evenhand.core.partition import rebalance
 from evenhand.methods import evenhand, tab
 from evenhand.training.data import Batch
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 
 SWITCHES = [
     {"identifier": "erm"},

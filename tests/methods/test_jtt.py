@@ -12,8 +12,8 @@ from torch import nn
 
 from evenhand import Recipe, Split, execute
 from evenhand.methods import jtt
+from evenhand.training.log import Silent
 from evenhand.training.loop import seed_epoch
-from evenhand.training.progress import Silent
 from evenhand.training.run import Run
 from evenhand.training.stage import Fit
 

@@ -12,7 +12,7 @@ from torch import nn
 from evenhand import Split
 from evenhand.methods import afr, cb_llr, self_
 from evenhand.methods._heads import Head, descend, even_weights, head_of
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 from evenhand.training.run import Run
 
 X = torch.tensor([[0.0], [0.1], [-1.0], [2.0], [-3.0], [4.0], [1.5], [-2.0], [0.5], [-0.5]])

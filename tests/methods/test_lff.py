@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from evenhand.methods import lff
 from evenhand.methods.lff import Failures
 from evenhand.training.data import Batch
+from evenhand.training.log import Silent
 from evenhand.training.loop import seed_epoch
-from evenhand.training.progress import Silent
 from evenhand.training.run import Run
 
 LN2 = math.log(2)

@@ -14,10 +14,10 @@ from evenhand import Recipe, Split, Task
 from evenhand.methods import masktune
 from evenhand.methods.masktune import masked
 from evenhand.training.batches import Batches, Source
+from evenhand.training.forward import saliency
+from evenhand.training.log import Silent
 from evenhand.training.loop import seed_epoch
-from evenhand.training.progress import Silent
 from evenhand.training.run import Run
-from evenhand.training.saliency import saliency
 
 
 def make_run(task: Task, folder: Path, recipe: Recipe | None = None, **identity: object) -> Run:

@@ -13,13 +13,13 @@ from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor, nn
 
 from evenhand import Split, Task, partition
-from evenhand.core.rebalance import Balanced
+from evenhand.core.partition import Balanced
 from evenhand.methods import erm_randaug, eta_tab, minibatch_tab, tab
 from evenhand.methods.eta_tab import changing_copies
 from evenhand.training.augment import ETA
 from evenhand.training.data import Batch
+from evenhand.training.log import Silent
 from evenhand.training.loop import seed_epoch
-from evenhand.training.progress import Silent
 from evenhand.training.run import Run
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from evenhand import Split
 from evenhand.methods import xrm
 from evenhand.methods.xrm import Twins, is_split, mistakes
 from evenhand.training.data import Batch
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 from evenhand.training.run import Run
 
 

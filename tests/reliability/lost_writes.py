@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evenhand.training import manifest
+from evenhand.training import store
 from evenhand.training.checkpoint import Histories, load_checkpoint
 from evenhand.training.record import damaged
 
@@ -133,6 +133,6 @@ def broken_promises(root: Path) -> list[str]:
         rows = curve.read_bytes().count(b"\n") if curve.exists() else 0
         if rows < len(state["log"]):
             wrong.append(f"{path.relative_to(root)} knows {len(state['log'])} epochs, the curve {rows}")
-    for path in sorted(root.rglob(manifest.METRICS)):
+    for path in sorted(root.rglob(store.METRICS)):
         wrong += [f"finished, but {error}" for _, error in damaged(path.parent, everything=True)]
     return wrong

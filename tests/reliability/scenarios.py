@@ -25,8 +25,8 @@ from evenhand.bench.sweep import Agenda, Entry, Sweep
 from evenhand.core.partition import Partition
 from evenhand.integrations import files
 from evenhand.training.checkpoint import load_checkpoint
+from evenhand.training.log import Silent
 from evenhand.training.loop import Training
-from evenhand.training.progress import Silent
 from evenhand.training.record import Record, read_metrics
 from evenhand.training.store import read_json
 

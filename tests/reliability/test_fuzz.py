@@ -28,7 +28,7 @@ from targets import TARGETS, Target
 import evenhand
 from evenhand import BalancedSampler, LossHistory, LossSummary, Partition, Split, Task, partition
 from evenhand.core import metrics
-from evenhand.core.rebalance import rebalance, sample_weights
+from evenhand.core.partition import rebalance, sample_weights
 from evenhand.core.twomeans import two_means
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))

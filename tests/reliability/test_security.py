@@ -42,7 +42,13 @@ from evenhand.core import arrays  # noqa: E402
 from evenhand.integrations import files, prediction  # noqa: E402
 from evenhand.report.page import Score, Verdict, build  # noqa: E402
 from evenhand.report.samples import Pictures, Rows, Texts  # noqa: E402
-from evenhand.tasks import colour, cub, datasets, images, table  # noqa: E402
+from evenhand.tasks import (  # noqa: E402
+    colour,
+    cub,
+    datasets,
+    samples,
+    table,
+)
 from evenhand.training import models, store  # noqa: E402
 from evenhand.training.checkpoint import load_checkpoint  # noqa: E402
 from evenhand.training.record import Record  # noqa: E402
@@ -140,7 +146,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "config.json": store.read_json,
     "t.csv": lambda f: table.read(f) and None,
     "t.parquet": table.read,
-    "i.png": lambda f: images.read(f, 8),
+    "i.png": lambda f: samples.read_image(f, 8),
     "x-idx1-ubyte.gz": lambda f: colour.parse_idx(datasets.content(f), f, 1),
     "val.pkl": cub._image_paths,
 }
@@ -502,7 +508,7 @@ def test_every_file_respects_the_umask(mask: int, tmp_path: Path, monkeypatch: p
         records.pack([record], tmp_path / "packed.zip")
         records.unpack(tmp_path / "packed.zip", tmp_path / "again")
         datasets.unpack("t", [tmp_path / "a.tar"])
-        images.decoded("t", [tmp_path / "i.jpg"], 8)
+        samples.decode_images("t", [tmp_path / "i.jpg"], 8)
     finally:
         os.umask(before)
     found = [path for path in tmp_path.rglob("*") if path.is_file()]

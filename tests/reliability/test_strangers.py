@@ -20,9 +20,10 @@ from evenhand import cli  # noqa: E402
 from evenhand.audit import text_model  # noqa: E402
 from evenhand.bench import pack as records  # noqa: E402
 from evenhand.bench import results  # noqa: E402
+from evenhand.core import ranks  # noqa: E402
 from evenhand.report import tables  # noqa: E402
 from evenhand.report.page import build  # noqa: E402
-from evenhand.training import manifest, plugins, store, sync  # noqa: E402
+from evenhand.training import plugins, store  # noqa: E402
 from evenhand.training.record import Record  # noqa: E402
 
 
@@ -102,7 +103,7 @@ def test_unsealed_records_are_marked_in_tables_and_pages(tmp_path: Path) -> None
     for method in ("erm", "tab"):
         path = made_bench.write(runs, method, task="t").path
         content = {each.name: each.read_bytes() for each in path.iterdir()}
-        manifest.seal(path, content)
+        store.write_manifest(path, content)
     build(records.load(runs), tmp_path / "sealed.html", load_task=lambda _: None)
     sealed = [tables.make(name, results.frame(records.load(runs))) for name in ("1", "compare")]
     assert "Unsealed" not in (tmp_path / "sealed.html").read_text() + str(sealed)
@@ -117,7 +118,7 @@ def test_unsealed_records_are_marked_in_tables_and_pages(tmp_path: Path) -> None
 def test_a_file_that_a_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
     record = made_bench.write(tmp_path / "runs", "tab", task="t")
     kept = ("config.json", "metrics.json")
-    manifest.seal(record.path, {name: (record.path / name).read_bytes() for name in kept})
+    store.write_manifest(record.path, {name: (record.path / name).read_bytes() for name in kept})
     assert Record(record.path).metrics == record.metrics
     with pytest.raises(store.Damaged, match=r"timing\.json is not in checksums\.json"):
         _ = Record(record.path).timing
@@ -127,20 +128,20 @@ def test_a_folder_of_files_is_verified_as_a_whole(tmp_path: Path) -> None:
     content = {"model/config.json": b"{}", "model/w.safetensors": b"weights", "other": b""}
     for name, data in content.items():
         store.write_bytes(tmp_path / name, data)
-    manifest.seal(tmp_path, content)
-    files = manifest.read(tmp_path, known=None)["files"]
-    assert manifest.verified(tmp_path, "model", files) == tmp_path / "model"
+    store.write_manifest(tmp_path, content)
+    files = store.read_manifest(tmp_path, known=None)["files"]
+    assert store.verified(tmp_path, "model", files) == tmp_path / "model"
     with pytest.raises(
         store.Damaged, match="checksums.json should hold the checksums of a run, but it names"
     ):
-        manifest.read(tmp_path)
+        store.read_manifest(tmp_path)
     (tmp_path / "model/more.py").write_text("")
     with pytest.raises(store.Damaged, match=r"more\.py is not in checksums\.json"):
-        manifest.verified(tmp_path, "model", files)
+        store.verified(tmp_path, "model", files)
     (tmp_path / "model/more.py").unlink()
     (tmp_path / "model/config.json").unlink()
     with pytest.raises(store.Damaged, match=r"config\.json should be there, but it is gone"):
-        manifest.verified(tmp_path, "model", files)
+        store.verified(tmp_path, "model", files)
 
 
 # -- terminals and platforms ----------------------------------------------------------------------------
@@ -214,8 +215,8 @@ def test_the_path_of_the_demo_needs_no_fcntl(tmp_path: Path) -> None:
 def test_an_apple_gpu_is_a_device_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(ValueError, match="torch sees no Apple GPU here; use --device cpu"):
-        sync.resolve_device("mps")
+        ranks.resolve_device("mps")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert sync.resolve_device("mps") == torch.device("mps")
+    assert ranks.resolve_device("mps") == torch.device("mps")
     with pytest.raises(ValueError, match="device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'"):
-        sync.resolve_device("tpu")
+        ranks.resolve_device("tpu")

@@ -27,7 +27,7 @@ import torch  # noqa: E402
 from scenarios import SETTINGS, results, tiny, whole  # noqa: E402
 
 from evenhand.training import execute as execution  # noqa: E402
-from evenhand.training.progress import Silent  # noqa: E402
+from evenhand.training.log import Silent  # noqa: E402
 
 carry_out = execution._carry_out
 

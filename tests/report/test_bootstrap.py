@@ -19,7 +19,7 @@ from evenhand.bench.results import frame
 from evenhand.report import compare, render, tables
 from evenhand.report.compare import interval_of_difference, resampled_wga
 from evenhand.report.render import Table
-from evenhand.training.evaluation import score
+from evenhand.training.execute import score
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 

@@ -20,7 +20,7 @@ from parsed_page import Page
 from evenhand import Split, Task, execute, tasks
 from evenhand.report import palette
 from evenhand.report.page import build, task_loader
-from evenhand.training import manifest
+from evenhand.training import store
 from evenhand.training.record import Record
 from evenhand.training.store import read_json, write_json
 
@@ -152,7 +152,7 @@ def test_only_times_depend_on_timing(runs: list[Record], tmp_path: Path) -> None
         stages = dict.fromkeys(timing["stages"], 7200.0)
         write_json(record.path / "timing.json", {"seconds": 1.0, "stages": stages, "unshared": 7200.0})
         names = read_json(record.path / "checksums.json")["files"]
-        manifest.seal(record.path, {name: (record.path / name).read_bytes() for name in names})
+        store.write_manifest(record.path, {name: (record.path / name).read_bytes() for name in names})
     after = build([Record(record.path) for record in records], tmp_path / "b.html").read_text()
     assert before != after
     time = re.compile(r"\d+ h \d+ min|\d+ min \d+ s|[\d.]+ s\b")

@@ -17,12 +17,12 @@ import published_layouts as layouts
 import pytest
 from PIL import Image, ImageOps
 
-from evenhand.tasks import images
+from evenhand.tasks import samples
 
 
 @pytest.fixture
 def pictures(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, "CHUNK", 4)
+    monkeypatch.setattr(samples, "CHUNK", 4)
     files = [tmp_path / "pictures" / f"{number:02d}.jpg" for number in range(18)]
     for number, file in enumerate(files):
         layouts.picture(file, number)
@@ -33,7 +33,7 @@ def test_pixels_are_pillows_own_bilinear_resize(tmp_path):
     rng = np.random.default_rng(0)
     file = tmp_path / "noise.png"
     Image.fromarray(rng.integers(0, 256, (30, 45, 3), dtype=np.uint8)).save(file)
-    found = images.decoded("test", [file], 16)
+    found = samples.decode_images("test", [file], 16)
     expected = np.asarray(Image.open(file).resize((16, 16), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     assert found.pixels.dtype == np.uint8 and (found.pixels[0] == expected).all()
     assert not found.pixels.flags.writeable
@@ -54,10 +54,10 @@ def test_palette_grey_transparent_and_cmyk_images_become_rgb(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name in kinds:
-            assert np.abs(images.read(tmp_path / name, 4)[:, 2, 2].astype(int) - [200, 20, 20]).max() <= 4, (
-                name
-            )
-        assert np.abs(images.read(tmp_path / "grey.jpg", 4).astype(int) - 77).max() <= 1
+            assert (
+                np.abs(samples.read_image(tmp_path / name, 4)[:, 2, 2].astype(int) - [200, 20, 20]).max() <= 4
+            ), name
+        assert np.abs(samples.read_image(tmp_path / "grey.jpg", 4).astype(int) - 77).max() <= 1
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "TIFF", "WEBP"])
@@ -68,7 +68,7 @@ def test_images_are_put_upright(tmp_path, format, orientation):
     Image.fromarray(rng.integers(0, 256, (6, 9, 3), dtype=np.uint8)).save(file, format, exif=exif)
     with Image.open(file) as image:
         upright = ImageOps.exif_transpose(image).resize((5, 5), Image.Resampling.BILINEAR)
-    assert (images.read(file, 5) == np.asarray(upright).transpose(2, 0, 1)).all()
+    assert (samples.read_image(file, 5) == np.asarray(upright).transpose(2, 0, 1)).all()
 
 
 def test_a_camera_held_upright_gives_an_upright_picture(tmp_path):
@@ -79,12 +79,12 @@ def test_a_camera_held_upright_gives_an_upright_picture(tmp_path):
     Image.fromarray(pixels).save(tmp_path / "tall.png", exif=exif)
     expected = np.zeros((3, 4, 4), np.uint8)
     expected[:, 0] = 255
-    assert (images.read(tmp_path / "tall.png", 4) == expected).all()
+    assert (samples.read_image(tmp_path / "tall.png", 4) == expected).all()
     damaged = exif.tobytes().replace(b"\x01\x1a\x00\x05", b"\x01\x1a\x00\x02")  # a resolution that is a text
     Image.fromarray(pixels).save(tmp_path / "damaged.png", exif=damaged)
     with Image.open(tmp_path / "damaged.png") as image, pytest.raises((TypeError, struct.error)):
         ImageOps.exif_transpose(image)
-    assert (images.read(tmp_path / "damaged.png", 4) == expected).all()
+    assert (samples.read_image(tmp_path / "damaged.png", 4) == expected).all()
 
 
 def grey(file, values):
@@ -93,7 +93,7 @@ def grey(file, values):
         file.write_bytes(b"P5 %d %d 65535\n" % values.shape + values.astype(">u2").tobytes())
     else:
         Image.fromarray(values).save(file)
-    return images.read(file, values.shape[0])
+    return samples.read_image(file, values.shape[0])
 
 
 def test_16_bits_are_scaled_to_8(tmp_path):
@@ -104,7 +104,7 @@ def test_16_bits_are_scaled_to_8(tmp_path):
     big_endian = Image.fromarray((wanted * 257).astype(">u2"))
     assert big_endian.mode == "I;16B"
     big_endian.save(tmp_path / "big.tif")
-    assert (images.read(tmp_path / "big.tif", 8) == wanted).all()
+    assert (samples.read_image(tmp_path / "big.tif", 8) == wanted).all()
 
 
 def test_32_bits_are_scaled_by_their_range(tmp_path):
@@ -134,43 +134,43 @@ def test_a_drawing_on_a_transparent_ground_is_seen(tmp_path, mode, ink, ground):
     else:
         drawing = drawing.convert(mode)
     drawing.save(tmp_path / "drawing.png")
-    assert (images.read(tmp_path / "drawing.png", 4) == np.where(alpha, ink, ground)).all()
+    assert (samples.read_image(tmp_path / "drawing.png", 4) == np.where(alpha, ink, ground)).all()
 
 
 def test_files_that_are_not_read_are_counted(tmp_path):
     for name in ("b.PNG", "deep/a.jpeg", "c.heic", "deep/d.HEIC", "e.svg", "plain", ".f.png", "deep/._b.PNG"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    found, endings = images.images_under(tmp_path)
+    found, endings = samples.find_images(tmp_path)
     assert found == [tmp_path / "b.PNG", tmp_path / "deep" / "a.jpeg"]
     assert endings == {".heic": 2, ".svg": 1, "": 1}
-    assert images.left_out(endings) == (
+    assert samples.left_out(endings) == (
         "4 files were left out because of their endings: 2 .heic, 1 .svg, 1 without one; "
         "convert images to PNG or JPEG"
     )
     many = Counter({f".{letter}": 1000 for letter in "abcdefg"})
-    assert images.left_out(many).startswith("7,000 files were left out")
-    assert "1,000 .e, 2,000 others; convert" in images.left_out(many) and images.left_out(Counter()) == ""
+    assert samples.left_out(many).startswith("7,000 files were left out")
+    assert "1,000 .e, 2,000 others; convert" in samples.left_out(many) and samples.left_out(Counter()) == ""
 
 
 def test_the_second_time_nothing_is_decoded(pictures, monkeypatch):
-    first = images.decoded("test", pictures, 8)
-    monkeypatch.setattr(images, "read", lambda file, size: pytest.fail("decoded again"))
-    again = images.decoded("test", pictures, 8)
+    first = samples.decode_images("test", pictures, 8)
+    monkeypatch.setattr(samples, "read_image", lambda file, size: pytest.fail("decoded again"))
+    again = samples.decode_images("test", pictures, 8)
     assert again.digest == first.digest and (again.pixels == first.pixels).all()
     assert sorted(file.name for file in first.folder.iterdir()) == ["claim", "images.npy", "manifest.json"]
 
 
 def test_a_changed_image_is_decoded_anew(pictures):
-    first = images.decoded("test", pictures, 8)
+    first = samples.decode_images("test", pictures, 8)
     layouts.picture(pictures[3], 99)
-    again = images.decoded("test", pictures, 8)
+    again = samples.decode_images("test", pictures, 8)
     assert again.digest != first.digest and again.folder != first.folder
     assert (again.pixels[3] != first.pixels[3]).any() and (again.pixels[4] == first.pixels[4]).all()
 
 
 def counting(monkeypatch, stop_after=None):
-    read, seen = images.read, []
+    read, seen = samples.read_image, []
 
     def counted(file, size):
         if stop_after is not None and len(seen) >= stop_after:
@@ -178,37 +178,37 @@ def counting(monkeypatch, stop_after=None):
         seen.append(file.name)
         return read(file, size)
 
-    monkeypatch.setattr(images, "read", counted)
+    monkeypatch.setattr(samples, "read_image", counted)
     return seen
 
 
 def test_an_interrupted_decoding_goes_on_where_it_stopped(pictures, monkeypatch, tmp_path):
-    whole = images.decoded("whole", pictures, 8)
+    whole = samples.decode_images("whole", pictures, 8)
     with monkeypatch.context() as patch:
         counting(patch, stop_after=10)
         with pytest.raises(KeyboardInterrupt):
-            images.decoded("test", pictures, 8)
+            samples.decode_images("test", pictures, 8)
     folder = next((tmp_path / "cache" / "images").glob("test-8-*"))
     assert len(json.loads((folder / "manifest.json").read_text())["chunks"]) == 2, "of five"
     with monkeypatch.context() as patch:
         seen = counting(patch)
-        resumed = images.decoded("test", pictures, 8)
+        resumed = samples.decode_images("test", pictures, 8)
     assert sorted(seen) == [file.name for file in pictures[8:]], "two chunks of four were done"
     assert resumed.digest == whole.digest and (resumed.pixels == whole.pixels).all()
 
 
 def test_a_finished_chunk_that_was_damaged_is_decoded_again(pictures, monkeypatch, tmp_path):
-    whole = images.decoded("whole", pictures, 8)
+    whole = samples.decode_images("whole", pictures, 8)
     with monkeypatch.context() as patch:
         counting(patch, stop_after=10)
         with pytest.raises(KeyboardInterrupt):
-            images.decoded("test", pictures, 8)
+            samples.decode_images("test", pictures, 8)
     part = next((tmp_path / "cache" / "images").glob("test-8-*")) / "images.npy"
     with part.open("r+b") as file:
         file.seek(300)
         file.write(b"\x55" * 20)
     seen = counting(monkeypatch)
-    resumed = images.decoded("test", pictures, 8)
+    resumed = samples.decode_images("test", pictures, 8)
     assert sorted(seen) == [file.name for file in pictures[:4] + pictures[8:]]
     assert (resumed.pixels == whole.pixels).all()
 
@@ -216,16 +216,16 @@ def test_a_finished_chunk_that_was_damaged_is_decoded_again(pictures, monkeypatc
 SLOW = """
 import sys, time
 from pathlib import Path
-from evenhand.tasks import images
-images.CHUNK = 2
-read = images.read
-images.read = lambda file, size: (time.sleep(0.1), read(file, size))[1]
-images.decoded("test", sorted(Path(sys.argv[1]).iterdir()), 8)
+from evenhand.tasks import samples
+samples.CHUNK = 2
+read = samples.read_image
+samples.read_image = lambda file, size: (time.sleep(0.1), read(file, size))[1]
+samples.decode_images("test", sorted(Path(sys.argv[1]).iterdir()), 8)
 """
 
 
 def test_a_killed_decoding_goes_on(pictures, monkeypatch, tmp_path):
-    monkeypatch.setattr(images, "CHUNK", 2)
+    monkeypatch.setattr(samples, "CHUNK", 2)
     process = subprocess.Popen([sys.executable, "-c", SLOW, str(pictures[0].parent)], env=dict(os.environ))
     deadline = time.monotonic() + 60
     notes = tmp_path / "cache" / "images"
@@ -235,40 +235,42 @@ def test_a_killed_decoding_goes_on(pictures, monkeypatch, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     seen = counting(monkeypatch)
-    resumed = images.decoded("test", pictures, 8)
+    resumed = samples.decode_images("test", pictures, 8)
     assert 0 < len(seen) < len(pictures)
-    assert (resumed.pixels == np.stack([images.read(file, 8) for file in pictures])).all()
+    assert (resumed.pixels == np.stack([samples.read_image(file, 8) for file in pictures])).all()
 
 
 def test_a_damaged_manifest_starts_the_decoding_over(pictures, monkeypatch):
-    first = images.decoded("test", pictures, 8)
+    first = samples.decode_images("test", pictures, 8)
     manifest = first.folder / "manifest.json"
     content = json.loads(manifest.read_text())
     seen = counting(monkeypatch)
     for text in ("{", json.dumps({**content, "chunks": content["chunks"][::-1]})):
         manifest.write_text(text)
         seen.clear()
-        assert images.decoded("test", pictures, 8).digest == first.digest and len(seen) == len(pictures)
+        assert samples.decode_images("test", pictures, 8).digest == first.digest and len(seen) == len(
+            pictures
+        )
 
 
 def test_a_lost_or_cut_array_is_made_again(pictures):
-    first = images.decoded("test", pictures, 8)
+    first = samples.decode_images("test", pictures, 8)
     pixels = np.array(first.pixels)
     array = first.folder / "images.npy"
     for size in (0, 500):
         os.truncate(array, size)
-        assert (images.decoded("test", pictures, 8).pixels == pixels).all()
+        assert (samples.decode_images("test", pictures, 8).pixels == pixels).all()
     array.unlink()
-    assert (images.decoded("test", pictures, 8).pixels == pixels).all()
+    assert (samples.decode_images("test", pictures, 8).pixels == pixels).all()
 
 
 def test_changed_pixels_are_found_by_their_checksum(pictures):
-    found = images.decoded("test", pictures, 8)
-    assert images.damaged_chunks(found) == []
+    found = samples.decode_images("test", pictures, 8)
+    assert samples.damaged_chunks(found) == []
     with (found.folder / "images.npy").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\x01" if found.pixels[-1, -1, -1, -1] != 1 else b"\x02")
-    assert images.damaged_chunks(images.decoded("test", pictures, 8)) == [4]
+    assert samples.damaged_chunks(samples.decode_images("test", pictures, 8)) == [4]
 
 
 def test_what_is_not_an_image_is_named(pictures):
@@ -276,4 +278,4 @@ def test_what_is_not_an_image_is_named(pictures):
     with pytest.raises(
         ValueError, match=r"09.jpg cannot be decoded .*damaged or not an image: fetch it again"
     ):
-        images.decoded("test", pictures, 8)
+        samples.decode_images("test", pictures, 8)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from evenhand import tasks
 from evenhand.tasks import digits
-from evenhand.tasks.samples import limited, shares
 from evenhand.training import plugins
-from evenhand.training.data import training_weights
+from evenhand.training.data import limited, shares, training_weights
 
 DEFAULT_P = plugins.keywords(digits.load)["p"]
 

@@ -16,9 +16,8 @@ from torch.utils.data import TensorDataset
 
 from evenhand import LossHistory, Recipe, Split, Task, execute, fit
 from evenhand.core import ranks
-from evenhand.training import sync
 from evenhand.training.data import Batch
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 from evenhand.training.run import Run
 
 METHODS = ("erm", "tab", "eta_tab", "jtt", "masktune", "minibatch_tab", "evenhand")
@@ -61,15 +60,15 @@ def samples() -> tuple[torch.Tensor, torch.Tensor]:
 
 def take_step(model: nn.Module, sizes: list[int]) -> dict[str, torch.Tensor]:
     """The gradients of every batch, added up, and the state afterwards; rank by rank the same."""
-    model = sync.synchronize_batch_norm(model, CPU)
+    model = ranks.synchronize_batch_norm(model, CPU)
     x, y = samples()
-    rows, pieces = sync.slices(torch.arange(len(y)), sizes)
+    rows, pieces = ranks.slices(torch.arange(len(y)), sizes)
     start = 0
     for piece in pieces:
         own = rows[start : start + piece.length]
         start += piece.length
         (F.cross_entropy(model(x[own]), y[own]) * piece.share).backward()
-    sync.all_reduce_gradients(model.parameters())
+    ranks.all_reduce_gradients(model.parameters())
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     evaluated = model.eval()(x)
     return {**gradients, **model.state_dict(), "evaluated": evaluated}

@@ -19,9 +19,9 @@ from evenhand import LossHistory, Recipe, Split, Task, execute
 from evenhand.training import batches, store
 from evenhand.training import execute as execution
 from evenhand.training.data import Batch, training_weights
+from evenhand.training.log import Silent
 from evenhand.training.loop import Training, TrainingDiverged
 from evenhand.training.objective import cross_entropy
-from evenhand.training.progress import Silent
 from evenhand.training.run import Run
 
 

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from evenhand import Task, execute
 from evenhand.core.kernels import has_triton
-from evenhand.training.cuda_graphs import Graphed, allow_kernels, fast_forward
 from evenhand.training.data import Split
+from evenhand.training.forward import Graphed, allow_kernels, fast_forward
+from evenhand.training.log import Silent
 from evenhand.training.models import cnn, mlp
 from evenhand.training.objective import Tap
-from evenhand.training.progress import Silent
 from evenhand.training.recipe import Recipe
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -220,7 +220,7 @@ def test_a_graph_changes_nothing(tmp_path: Path, model: str) -> None:
     records = []
     for name, steps in (("graphed", 0), ("plain", 10**9)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("evenhand.training.cuda_graphs.GRAPH", steps)
+            patch.setattr("evenhand.training.forward.GRAPH", steps)
             recipe = task.recipe.replace(model=model)
             records.append(execute(task, "tab", recipe=recipe, runs=tmp_path / name, show=Silent()))
     losses = [np.load(record.stage("erm") / "losses.npy") for record in records]
@@ -235,7 +235,7 @@ def test_a_graph_changes_nothing(tmp_path: Path, model: str) -> None:
 def test_a_graph_leaves_nothing_that_a_forked_process_would_trip_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evenhand.training.cuda_graphs.GRAPH", 0)
+    monkeypatch.setattr("evenhand.training.forward.GRAPH", 0)
     gc.disable()
     try:
         execute(_task(), "erm", runs=tmp_path, show=Silent())

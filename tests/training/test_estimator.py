@@ -27,14 +27,13 @@ from torch import nn
 
 from evenhand import Task, execute
 from evenhand.core import ranks
-from evenhand.core.partition import partition
-from evenhand.core.rebalance import rebalance
+from evenhand.core.partition import partition, rebalance
 from evenhand.integrations.prediction import predict
 from evenhand.training import estimator as estimators
 from evenhand.training.estimator import EstimatorStage
 from evenhand.training.estimator_histories import probabilities
+from evenhand.training.log import Silent
 from evenhand.training.models import replace_head
-from evenhand.training.progress import Silent
 
 SAVED = {
     "logistic": LogisticRegression(),

@@ -19,19 +19,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evenhand import Split, Task, execute
-from evenhand.core.partition import of_mask
-from evenhand.core.rebalance import rebalance
+from evenhand.core.partition import of_mask, rebalance
 from evenhand.integrations.prediction import predict
 from evenhand.training import run as run_module
+from evenhand.training.checkpoint import EMA
 from evenhand.training.data import Batch
 from evenhand.training.keys import Description
+from evenhand.training.log import Silent
 from evenhand.training.loop import seed_epoch
 from evenhand.training.models import PostHoc, mlp, replace_head
-from evenhand.training.progress import Silent
 from evenhand.training.record import Record
 from evenhand.training.run import Run
 from evenhand.training.stage import Fit
-from evenhand.training.stopping import EMA
 
 
 def as_method(monkeypatch: pytest.MonkeyPatch, train: Any, **names: Any) -> str:

@@ -12,13 +12,13 @@ from test_run import Interrupted, StopAt, make_run
 from torch import nn
 
 from evenhand import Recipe, Task, execute
-from evenhand.training import loop, stopping
+from evenhand.core.ranks import seed_epoch
+from evenhand.training import checkpoint, loop
+from evenhand.training.checkpoint import EMA
 from evenhand.training.data import checksum
-from evenhand.training.evaluation import standard_error, weighted_mean
-from evenhand.training.progress import Silent
+from evenhand.training.forward import standard_error, weighted_mean
+from evenhand.training.log import Silent
 from evenhand.training.record import key_of
-from evenhand.training.stopping import EMA
-from evenhand.training.sync import seed_epoch
 
 
 def same(first: nn.Module, second: nn.Module) -> bool:
@@ -148,12 +148,12 @@ def test_weights_with_the_best_sum_of_two_accuracies_are_kept(
 
 def kept_check(choices: list[float], accuracies: list[float], errors: list[float] | float = 0.001) -> int:
     """The epoch whose weights remain when the rule has seen these checks."""
-    rules = stopping.Rules(("val",), Recipe(check_every=1, patience=100, keep="best"))
+    rules = checkpoint.Rules(("val",), Recipe(check_every=1, patience=100, keep="best"))
     errors = errors if isinstance(errors, list) else [errors] * len(choices)
     for epoch, (choice, accuracy, error) in enumerate(zip(choices, accuracies, errors, strict=True), 1):
         row = {"epoch": epoch, "accuracy": 0.5, "val_accuracy": accuracy, "choice": choice}
         row["val_error"] = error
-        halfway, state = stopping.Rules(("val",), rules.recipe), rules.state()
+        halfway, state = checkpoint.Rules(("val",), rules.recipe), rules.state()
         for saved, check in zip(state["checks"], rules.checks, strict=True):
             assert saved["weights"] is check.weights, "a checkpoint holds every set of weights once"
         halfway.restore(state)  # a training that is killed and continues decides the same
@@ -179,7 +179,7 @@ def test_a_check_that_gave_up_more_than_a_point_of_all_is_not_kept() -> None:
 
 
 def test_training_accuracy_chooses_for_a_training_that_waits_for_it() -> None:
-    rules = stopping.Rules(("train", "val"), Recipe(check_every=1, patience=100, keep="best"))
+    rules = checkpoint.Rules(("train", "val"), Recipe(check_every=1, patience=100, keep="best"))
     for epoch, accuracy in enumerate([0.5, 0.8, 0.6], 1):
         row = {"epoch": epoch, "accuracy": accuracy, "val_accuracy": 0.9, "choice": 0.1 * epoch}
         rules.check({**row, "val_error": 0.001}, lambda epoch=epoch: {"w": torch.tensor(epoch)})
@@ -187,7 +187,7 @@ def test_training_accuracy_chooses_for_a_training_that_waits_for_it() -> None:
 
 
 def test_the_last_epoch_is_checked_wherever_it_falls() -> None:
-    rules = stopping.Rules(("val",), Recipe(epochs=7, check_every=5, keep="best"))
+    rules = checkpoint.Rules(("val",), Recipe(epochs=7, check_every=5, keep="best"))
     for epoch, accuracy in enumerate([0.1, 0.2, 0.9, 0.4, 0.5, 0.6, 0.7], 1):
         row = {"epoch": epoch, "accuracy": 0.5, "val_accuracy": accuracy}
         fired = rules.check(row, lambda epoch=epoch: {"w": torch.tensor(epoch)})
@@ -199,7 +199,7 @@ def test_the_last_epoch_is_checked_wherever_it_falls() -> None:
 @settings(max_examples=200)
 def test_what_is_kept_is_what_all_checks_together_say(rows: list[tuple[int, int]]) -> None:
     choices, accuracies = ([value / 256 + 0.5 for value in column] for column in zip(*rows, strict=True))
-    floor = max(accuracies) - stopping.POINT
+    floor = max(accuracies) - checkpoint.POINT
     scores = [(c + a, a) if a >= floor else (0, 0) for c, a in zip(choices, accuracies, strict=True)]
     assert kept_check(choices, accuracies) == max(i for i, s in enumerate(scores, 1) if s == max(scores))
 

@@ -26,8 +26,8 @@ from evenhand.bench import pack as records
 from evenhand.training import keys, plugins
 from evenhand.training import stage as stage_module
 from evenhand.training.keys import Arithmetic, identify, resolve
+from evenhand.training.log import Silent
 from evenhand.training.objective import cross_entropy
-from evenhand.training.progress import Silent
 from evenhand.training.recipe import check_types
 from evenhand.training.record import Record, find
 from evenhand.training.run import Run

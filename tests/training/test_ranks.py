@@ -27,9 +27,8 @@ from torch import nn
 
 from evenhand import LossHistory, execute
 from evenhand.core import ranks
-from evenhand.training import sync
 from evenhand.training.batches import batch_sizes
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 from evenhand.training.record import Record, find
 
 HERE = Path(__file__).parent
@@ -98,7 +97,7 @@ def test_the_slices_of_all_ranks_are_the_batches(
     with mock.patch.object(ranks, "count", lambda: world):
         for rank in range(world):
             with mock.patch.object(ranks, "number", lambda rank=rank: rank):
-                rows, pieces = sync.slices(order, sizes, num)
+                rows, pieces = ranks.slices(order, sizes, num)
             batch, start = 0, 0
             for piece in pieces:
                 assert piece.length >= 1 and piece.batch == sizes[batch]
@@ -116,7 +115,7 @@ def test_slices_that_ranks_cannot_share_are_refused() -> None:
         mock.patch.object(ranks, "count", lambda: 2),
         pytest.raises(ValueError, match="slices must be 1 or a multiple of the number of ranks, 2, got 3"),
     ):
-        sync.check_stage("erm", "folder", "", 3)
+        ranks.check_stage("erm", "folder", "", 3)
 
 
 @pytest.mark.parametrize("kind, sizes", [("even", [8]), ("uneven", [13]), ("tiny", [12, 1])])

@@ -29,11 +29,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from evenhand import Split, Task, execute
 from evenhand.training import store
 from evenhand.training.augment import Warp
+from evenhand.training.checkpoint import EMA
 from evenhand.training.data import Batch
 from evenhand.training.keys import Description, is_named
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 from evenhand.training.run import Run
-from evenhand.training.stopping import EMA
 
 
 def as_ours(monkeypatch: pytest.MonkeyPatch, function: Any) -> Any:

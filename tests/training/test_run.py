@@ -17,13 +17,13 @@ from torch.nn import functional as F
 from evenhand import Recipe, Split, Task, execute, separable
 from evenhand.core import ranks
 from evenhand.core.metrics import wilson_interval
+from evenhand.training.checkpoint import Rule
 from evenhand.training.data import Batch
+from evenhand.training.log import Silent
 from evenhand.training.loop import seed_epoch
 from evenhand.training.models import cnn
-from evenhand.training.progress import Silent
 from evenhand.training.record import Record, find
 from evenhand.training.run import Run, chance
-from evenhand.training.stopping import Rule
 
 
 def make_run(
@@ -454,7 +454,7 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(
 KILLED = """
 import os, signal, sys
 from evenhand import execute
-from evenhand.training.progress import Silent
+from evenhand.training.log import Silent
 from shortcut import shortcut_task
 
 class Kill(Silent):

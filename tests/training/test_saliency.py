@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.training.data import Batch
+from evenhand.training.forward import find_layer, saliency, xgradcam
 from evenhand.training.models import make_model
-from evenhand.training.saliency import find_layer, saliency, xgradcam
 
 
 def batch(x: Tensor) -> Batch:

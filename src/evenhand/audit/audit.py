@@ -23,16 +23,15 @@ from evenhand.audit.evidence import PARTS, Evidence, course
 from evenhand.audit.judge import AIMS, Judgement, judge, side_by_side
 from evenhand.audit.labels import wrong_labels
 from evenhand.audit.text_model import TextModel
-from evenhand.core.rebalance import sample_weights
+from evenhand.core.partition import sample_weights
+from evenhand.core.ranks import resolve_device
 from evenhand.integrations.files import csv_bytes
 from evenhand.tasks import folder, table
-from evenhand.tasks.images import read as read_image
-from evenhand.tasks.samples import TRAIN, VAL, Samples
-from evenhand.training import manifest, progress
+from evenhand.tasks.samples import TRAIN, VAL, Samples, read_image
+from evenhand.training import log, store
 from evenhand.training.data import Task, as_input, checksum
 from evenhand.training.models import OWN, call_own, make_model, own_function, takes
 from evenhand.training.store import Damaged, check_folder, claim, json_bytes, read_json, write_bytes
-from evenhand.training.sync import resolve_device
 
 CHEAP_FOLDS, FOLDS = 4, 2  # of trainings that take seconds, and of others
 KINDS = {"table": "a table of features", "text": "a table of texts", "images": "images"}
@@ -87,7 +86,7 @@ def audit(
     seed: int = 0,
     epochs: int | None = None,
     device: str = "auto",
-    show: progress.Silent | None = None,
+    show: log.Silent | None = None,
 ) -> Audited:
     """Audit a folder of images, a table, or a task by name, and write the folder `out`.
 
@@ -114,7 +113,7 @@ def audit(
     with _claimed(out):
         data, found, task = _trained(
             data, task, model=model, seed=seed, epochs=epochs, device=device, out=out,
-            images={"size": size, "device": device, "frozen": frozen}, show=show or progress.choose(),
+            images={"size": size, "device": device, "frozen": frozen}, show=show or log.choose_progress(),
         )  # fmt: skip
         done = _judged(source, data, found, task, seed, aim)
         write(done, out)
@@ -131,7 +130,7 @@ def _trained(
     device: str,
     out: Path,
     images: dict[str, Any],
-    show: progress.Silent,
+    show: log.Silent,
 ) -> tuple[Samples, Evidence, Task | None]:
     """All trainings: those of an estimator on tables and texts, of a network on everything else."""
     if task is None and data.kind != "images" and not _is_folder(model, data):
@@ -444,7 +443,7 @@ def write(done: Audited, out: Path) -> dict[str, Any]:
     for name, content in files.items():
         write_bytes(out / name, content)
     last = json_bytes(summary)
-    manifest.seal(out, {**files, "summary.json": last})
+    store.write_manifest(out, {**files, "summary.json": last})
     write_bytes(out / "summary.json", last)
     (out / WRITING).unlink()
     return summary

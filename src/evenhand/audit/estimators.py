@@ -10,11 +10,10 @@ import numpy as np
 
 from evenhand.audit import portable
 from evenhand.audit.evidence import PARTS, Evidence, balanced_without, folds
-from evenhand.core.partition import Partition, partition
-from evenhand.core.rebalance import rebalance
+from evenhand.core.partition import Partition, partition, rebalance
 from evenhand.tasks import table
 from evenhand.tasks.samples import Samples
-from evenhand.training import progress
+from evenhand.training import log
 from evenhand.training.estimator_histories import losses_of, probabilities, training_of
 
 FOLDS = 4
@@ -31,7 +30,7 @@ def evidence(
     seed: int,
     epochs: int | None,
     own: Make | None = None,
-    show: progress.Silent | None = None,
+    show: log.Silent | None = None,
 ) -> Evidence:
     """Train on a table or on texts: the baseline and the balanced model, and both again for each fold."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -44,8 +43,8 @@ def evidence(
 class _Trainings:
     """Shows the trainings of an audit as one bar: a finished training is one step of it."""
 
-    def __init__(self, show: progress.Silent | None, samples: int) -> None:
-        self.show, self.samples, self.done = show or progress.Silent(), samples, 0
+    def __init__(self, show: log.Silent | None, samples: int) -> None:
+        self.show, self.samples, self.done = show or log.Silent(), samples, 0
 
     def __enter__(self) -> _Trainings:
         self.show.start("audit, one training an epoch", epochs=2 + 2 * FOLDS, samples=self.samples)

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.core.partition import Partition, partition
-from evenhand.core.rebalance import Balanced, sample_weights
+from evenhand.core.partition import Balanced, Partition, partition, sample_weights
 
 PARTS = ("train", "val", "test")
 

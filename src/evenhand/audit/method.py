@@ -6,8 +6,7 @@ import numpy as np
 from torch import nn
 
 from evenhand.audit.evidence import balanced_without, folds
-from evenhand.core.partition import partition
-from evenhand.core.rebalance import rebalance
+from evenhand.core.partition import partition, rebalance
 from evenhand.training.run import Run
 from evenhand.training.stage import Fit
 

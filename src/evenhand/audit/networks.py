@@ -18,20 +18,18 @@ from torch import Tensor, nn
 
 from evenhand.audit import portable
 from evenhand.audit.evidence import PARTS, Evidence, folds
-from evenhand.core.rebalance import rebalance
+from evenhand.core.partition import rebalance
+from evenhand.core.ranks import resolve_device
 from evenhand.tasks import cache_root, folder, table
-from evenhand.tasks.images import MEAN, STD, decoded
-from evenhand.tasks.samples import TRAIN, Samples
-from evenhand.training import progress
+from evenhand.tasks.samples import MEAN, STD, TRAIN, Samples, decode_images
+from evenhand.training import log
 from evenhand.training.batches import batch_sizes
 from evenhand.training.data import Task, as_input, checksum
 from evenhand.training.execute import execute
-from evenhand.training.manifest import verify_digested
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
-from evenhand.training.store import write_bytes
-from evenhand.training.sync import resolve_device
+from evenhand.training.store import verify_digested, write_bytes
 
 BACKBONES = ("resnet18", "mobilenet_v2", "resnet50", "mobilenet_v3_small", "efficientnet_b0")
 FROZEN_SIZE, OWN_SIZE = 128, 32  # pixels
@@ -51,7 +49,7 @@ def evidence(
     runs: Path,
     device: str,
     num_folds: int,
-    show: progress.Silent,
+    show: log.Silent,
 ) -> Evidence:
     """Train ERM and TAB, and both again for each fold; finished trainings are not done again."""
     recipe = task.recipe if epochs is None else task.recipe.replace(epochs=epochs)
@@ -243,7 +241,7 @@ class Backbone:
 
     def features(self, data: Samples, device: str) -> tuple[Tensor, str]:
         """What the last layer sees of every image, (images, features) float32; computed once and kept."""
-        images = decoded("audit", data.files, self.size)
+        images = decode_images("audit", data.files, self.size)
         digest = checksum(self.name, self.digest, images.digest)
         file = cache_root() / "features" / f"{digest}.npy"
         if not file.is_file():

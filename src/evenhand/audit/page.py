@@ -171,9 +171,9 @@ def _media(done: Audited, rows: np.ndarray) -> Pictures | Rows | Texts | None:
         frame = data.frame.iloc[rows]
         return Rows(list(frame.columns), [frame[name].tolist() for name in frame.columns])
     if data.kind == "images" and data.files:
-        from evenhand.tasks.images import read
+        from evenhand.tasks.samples import read_image
 
-        return Pictures(lambda sample: read(data.files[int(rows[sample])], 64))
+        return Pictures(lambda sample: read_image(data.files[int(rows[sample])], 64))
     if data.kind == "images" and done.task is not None:
         train = done.task.train
         return Pictures(lambda sample: np.asarray(train.x[int(train.rows[sample])]))

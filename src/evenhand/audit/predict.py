@@ -8,7 +8,8 @@ from typing import Any
 from evenhand.audit import portable
 from evenhand.integrations.prediction import Network, Predictions, named
 from evenhand.tasks import table
-from evenhand.training import manifest
+from evenhand.tasks.folder import image_files
+from evenhand.training import store
 from evenhand.training.models import is_own
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import Damaged, read_json, schema_error
@@ -26,8 +27,8 @@ def is_audit(folder: Path) -> bool:
 def predict(folder: Path, inputs: Path, *, model: str | None, device: str) -> tuple[str, Predictions]:
     """Which of the audit's models was used, the recommended one if none is named; and what it says."""
     try:
-        sealed = manifest.read(folder, known=None)["files"]
-        summary = read_json(manifest.verified(folder, "summary.json", sealed))
+        sealed = store.read_manifest(folder, known=None)["files"]
+        summary = read_json(store.verified(folder, "summary.json", sealed))
     except Damaged as error:
         raise ValueError(f"{folder} should be the folder of an audit: {error}; audit again") from error
     if wrong := schema_error(summary, SUMMARY):
@@ -42,12 +43,12 @@ def predict(folder: Path, inputs: Path, *, model: str | None, device: str) -> tu
         raise ValueError(f"{folder / 'summary.json'} should say how the table is read, but {wrong}")
     if (folder / name).is_dir():
         return name, _transformer(
-            manifest.verified(folder, name, sealed), summary["data"]["classes"], inputs, reading, device
+            store.verified(folder, name, sealed), summary["data"]["classes"], inputs, reading, device
         )
     weights = folder / f"{name}.safetensors"
     if not weights.is_file():
         raise ValueError(_own(folder, name))
-    manifest.verified(folder, weights.name, sealed)
+    store.verified(folder, weights.name, sealed)
     return name, _predicted(weights, summary["data"]["kind"], inputs, reading, device)
 
 
@@ -93,7 +94,7 @@ def _by_network(
         return network.predict(*network.read(inputs), device=device)
     paths = _column(_table(inputs, reading), reading["image"], inputs, "paths of images")
     return network.predict(
-        *network.images(paths, table.image_files(paths, inputs, reading["image"])), device=device
+        *network.images(paths, image_files(paths, inputs, reading["image"])), device=device
     )
 
 

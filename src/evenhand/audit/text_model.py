@@ -15,13 +15,13 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as safetensors_bytes
 
 from evenhand.audit.evidence import Evidence
+from evenhand.core.ranks import resolve_device
 from evenhand.tasks.samples import Samples
 from evenhand.training import hub
 from evenhand.training.data import Task, checksum
 from evenhand.training.hub import Texts
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import json_bytes
-from evenhand.training.sync import resolve_device
 
 LONGEST = 256  # tokens of a text; the time of a training grows with them
 CHUNK = 1000  # texts that are cut into tokens at a time

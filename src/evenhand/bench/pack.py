@@ -13,7 +13,7 @@ import numpy as np
 
 from evenhand.core.arrays import read_arrays
 from evenhand.tasks import datasets
-from evenhand.training import log, manifest
+from evenhand.training import log, store
 from evenhand.training.record import Record, find, is_finished
 from evenhand.training.store import check_folder, claim, write_bytes
 
@@ -92,8 +92,8 @@ def _entries(record: Record) -> dict[str, bytes]:
     for name, keep in (("predictions.npz", ("val", "test")), ("val_partition.npz", None)):
         if (path := record.path / name).exists():
             entries[f"{folder}/{name}"] = _smaller(record.file(name), keep)
-    digests = {Path(name).name: manifest.digest(data) for name, data in entries.items()}
-    entries[f"{folder}/{manifest.NAME}"] = manifest.encode(digests, {})
+    digests = {Path(name).name: store.digest(data) for name, data in entries.items()}
+    entries[f"{folder}/{store.MANIFEST}"] = store.manifest_bytes(digests, {})
     for stage, value in record.config["stages"].items():
         if Path(value["folder"]).name != value["folder"]:  # the records may be anybody's
             raise ValueError(

@@ -102,8 +102,8 @@ def grouped(task: Task) -> list[str]:
 
 def locate(planned: Planned, task: Task, runs: Path, device: str = "auto") -> Path:
     """The folder in which `execute` keeps this run."""
+    from evenhand.core.ranks import resolve_device
     from evenhand.training.keys import identify
-    from evenhand.training.sync import resolve_device
 
     recipe = task.recipe.replace(**planned.changes)
     identity = identify(task, planned.method, planned.settings, recipe, resolve_device(device))
@@ -380,7 +380,7 @@ def _carry_out(entry: Entry, sweep: Sweep) -> Outcome:
     import torch
 
     from evenhand.training.execute import execute
-    from evenhand.training.progress import Silent
+    from evenhand.training.log import Silent
 
     planned, error, text = entry.planned, "", ""
     with warnings.catch_warnings(record=True) as said:

@@ -73,7 +73,7 @@ def audit(
     """Find shortcuts in your data: which samples break them, and does retraining help?"""
     from evenhand.audit.audit import audit as audit_
     from evenhand.audit.audit import summarise
-    from evenhand.training.progress import choose
+    from evenhand.training.log import choose_progress
 
     if labels is not None:
         data = f"embeddings:path={Path(data).absolute()},labels={labels.absolute()}"
@@ -96,7 +96,7 @@ def audit(
         seed=seed,
         epochs=epochs,
         device=device,
-        show=choose(quiet or json_),
+        show=choose_progress(quiet or json_),
     )
     summary = summarise(done)
     if json_:

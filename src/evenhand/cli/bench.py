@@ -167,7 +167,7 @@ def _plan(
         for spec in specs:
             planned += grid.runs_of_figure(figure, spec, seeds)
             if figure in grid.LEARNED:
-                from evenhand.training.evaluation import has_conflicts
+                from evenhand.training.execute import has_conflicts
 
                 if not has_conflicts(load(spec, data)):
                     raise grid.nothing_conflicts(figure, spec)

@@ -39,10 +39,10 @@ def demo(
     from evenhand.core import ranks
     from evenhand.report.page import build
     from evenhand.training.execute import execute
-    from evenhand.training.progress import choose
+    from evenhand.training.log import choose_progress
 
     task = tasks.load("digits_even_odd")
-    show = choose(quiet)
+    show = choose_progress(quiet)
     records = [
         execute(task, method, seed=seed, runs=out / "runs", show=show) for method in ("erm", "evenhand")
     ]
@@ -88,8 +88,8 @@ def run(
     from evenhand import tasks
     from evenhand.core import ranks
     from evenhand.training.execute import execute
+    from evenhand.training.log import choose_progress
     from evenhand.training.plugins import parse_assignments
-    from evenhand.training.progress import choose
 
     options = {"epochs": epochs, "batch_size": batch_size, "model": model, "precision": precision}
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -108,7 +108,7 @@ def run(
         seed=seed,
         runs=runs,
         device=device,
-        show=choose(quiet),
+        show=choose_progress(quiet),
     )
     if not ranks.first():
         return

@@ -1,13 +1,14 @@
-"""Arrays as they come: from any caller, and from files that anybody may have written."""
+"""Arrays from any caller and from files that anybody may have written, and the file of a loss history."""
 
 from __future__ import annotations
 
 import functools
 import operator
+import os
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,8 @@ if TYPE_CHECKING:  # who only reads files of arrays need not load torch
     import torch
     from torch import Tensor
 
-_LARGE = (
-    1 << 30
-)  # bytes that a small archive may unpack to; a larger one at most a hundred times its own size
+_LARGE = 1 << 30  # bytes that a small archive may unpack to, and a larger one a hundred times its own size
+_HEAD = 128  # bytes before the data of a history: an .npy header, padded so that it never grows
 _CHUNK = 1 << 22  # samples worked on at once
 
 
@@ -225,3 +225,115 @@ def class_positions(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDA
     for chunk in chunks:
         found[chunk] = table[labels[chunk].astype(np.int64) - low]
     return classes, found
+
+
+class HistoryFile:
+    """Columns on disk. The header counts a column only when all of it has been written.
+
+    What is written outlives the process. A machine that dies may lose what was not synced: file systems
+    lengthen a file on the disk when its data are there, and a count beyond the file's end is cut.
+    """
+
+    def __init__(self, path: Path, num_samples: int, dtype: str) -> None:
+        self.path, self.num_samples, self._dtype = path, num_samples, np.dtype(dtype)
+        self._column_bytes = num_samples * self._dtype.itemsize
+
+    def mapped(self) -> npt.NDArray[np.generic]:
+        """All of it, (samples, epochs), memory-mapped; changes are private, so the file is safe."""
+        array: npt.NDArray[np.generic] = np.load(self.path, mmap_mode="c", allow_pickle=False)
+        return array
+
+    def append(self, column: npt.NDArray[Any], num_epochs: int) -> None:
+        """Write the column that follows so many."""
+        data = column.tobytes()
+        if num_epochs == 0:
+            write_whole(self.path, self._header(1) + data)
+            return
+        with self.path.open("r+b") as file:
+            end = _HEAD + num_epochs * self._column_bytes
+            if file.seek(0, os.SEEK_END) < end:
+                raise ValueError(
+                    f"{self.path} should hold {num_epochs} epochs, but somebody has cut it; "
+                    "only one LossHistory may write to a file"
+                )
+            file.seek(end)
+            _write(file, data)
+            file.truncate()
+            file.seek(0)
+            file.write(self._header(num_epochs + 1))
+
+    def create(self) -> None:
+        """Make a file without columns, for ranks to fill."""
+        write_whole(self.path, self._header(0))
+
+    def write_part(self, part: npt.NDArray[Any], start: int, num_epochs: int) -> None:
+        """Write a part of the column that follows so many, from sample `start` on; `count` then counts it."""
+        with self.path.open("r+b") as file:
+            file.seek(_HEAD + num_epochs * self._column_bytes + start * self._dtype.itemsize)
+            _write(file, part.tobytes())
+
+    def count(self, num_epochs: int) -> None:
+        """Say in the header how many columns there are."""
+        with self.path.open("r+b") as file:
+            _write(file, self._header(num_epochs))
+
+    def sync(self) -> None:
+        """Have all columns, and their count, on the disk."""
+        with self.path.open("r+b") as file:
+            os.fsync(file.fileno())
+
+    def truncate(self, num_epochs: int) -> None:
+        """Drop the columns after so many."""
+        if self.path.exists():
+            with self.path.open("r+b") as file:
+                file.write(self._header(num_epochs))
+                file.truncate(_HEAD + num_epochs * self._column_bytes)
+
+    def num_epochs(self) -> int:
+        """How many columns there are; a file that is no history of these samples is a ValueError."""
+        if not self.path.exists():
+            return 0
+        try:
+            with self.path.open("rb") as file:
+                version = np.lib.format.read_magic(file)
+                assert version == (1, 0)
+                shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+                usable = file.tell() == _HEAD and fortran and len(shape) == 2
+        except Exception:  # numpy's parser of headers raises many kinds, among them tokenize.TokenError
+            usable, shape, dtype = False, (), np.dtype("V1")
+        if not usable:
+            raise ValueError(f"{self.path} should be a loss history, but it is not one; choose another path")
+        if shape[0] != self.num_samples or dtype != self._dtype:
+            raise ValueError(
+                f"{self.path} should hold {self.num_samples} samples as {self._dtype}, "
+                f"but it holds {shape[0]} as {dtype}; choose another path"
+            )
+        whole = (self.path.stat().st_size - _HEAD) // self._column_bytes
+        if whole < shape[1]:  # a disk that failed lost the end; what is left is good
+            self.count(whole)
+        return int(min(shape[1], whole))
+
+    def _header(self, num_epochs: int) -> bytes:
+        shape = f"({self.num_samples}, {num_epochs})"
+        text = f"{{'descr': '{self._dtype.str}', 'fortran_order': True, 'shape': {shape}, }}"
+        return (
+            b"\x93NUMPY\x01\x00"
+            + (_HEAD - 10).to_bytes(2, "little")
+            + text.encode().ljust(_HEAD - 11)
+            + b"\n"
+        )
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file by atomic rename, so that a file that exists is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
+        _write(file, content)
+        os.fsync(file.fileno())  # before the rename, which a loss of power may not undo
+    new.replace(path)
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    file.write(data)
+    file.flush()

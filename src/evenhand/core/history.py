@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from evenhand.core import ranks
-from evenhand.core.arrays import as_batch, value_device, whole_number
-from evenhand.core.history_storage import NUMPY, EpochLog, HistoryFile
+from evenhand.core.arrays import HistoryFile, as_batch, value_device, whole_number
 
+NUMPY = {torch.float32: "<f4", torch.float16: "<f2", torch.bool: "|b1"}
+_MOST_LOGGED = 1 << 20  # losses of an epoch that are kept before they are added up
 Of = Literal["loss", "error"]  # the loss itself, or 1 - exp(-loss): the probability of any other label
 
 
@@ -65,7 +66,7 @@ class LossHistory:
         self._columns: list[Tensor] = []  # of a history without a file
         self._shared = across_ranks and ranks.count() > 1
         self._shard = slice(*ranks.part(num_samples)) if self._shared else slice(0, num_samples)
-        self._file = None if self.path is None else HistoryFile(self.path, num_samples, dtype)
+        self._file = None if self.path is None else HistoryFile(self.path, num_samples, NUMPY[dtype])
         self._num_epochs = ranks.from_first(self._epochs_on_disk) if self._shared else self._epochs_on_disk()
         self._begun_at = self._num_epochs
 
@@ -149,9 +150,9 @@ class LossHistory:
         if self._file is None:
             self._columns[self._num_epochs :] = [column]
         elif self._shared:
-            self._file.append_part(column, self._shard.start, self._num_epochs)
+            self._append_together(self._file, column.numpy())
         else:
-            self._file.append(column, self._num_epochs)
+            self._file.append(column.numpy(), self._num_epochs)
         self._ended, self._spare, self._num_epochs, self._failed = None, log, self._num_epochs + 1, False
         log.clear()
 
@@ -205,6 +206,17 @@ class LossHistory:
             column = column.clamp(-limit, limit)
         return column.to(self.dtype)
 
+    def _append_together(self, file: HistoryFile, part: npt.NDArray[Any]) -> None:
+        """Every rank writes its part of a column; the first rank counts it when all are written."""
+        if ranks.first() and self._num_epochs == 0:
+            file.create()
+        ranks.barrier()
+        file.write_part(part, self._shard.start, self._num_epochs)
+        ranks.barrier()
+        if ranks.first():
+            file.count(self._num_epochs + 1)
+        ranks.barrier()
+
     def _check_epoch(self, log: EpochLog) -> None:
         wrong = bool((log.counts[0] + log.counts[-1] > 0) | ~log.sums.isfinite().all())
         facts = torch.tensor([log.recorded, wrong], dtype=torch.float32, device="cpu")
@@ -253,6 +265,75 @@ class LossHistory:
         if self._file is None:
             return self._columns[-1]
         return torch.from_numpy(self._file.mapped()[self._shard, -1])
+
+
+class EpochLog:
+    """Samples' sums and counts of one epoch; a step only notes its losses, and nothing waits for the device.
+
+    The first and the last entry of `sums` and `counts` are for indices out of range, so that a device need
+    not be asked about them before the epoch ends.
+    """
+
+    def __init__(self, num_samples: int, device: torch.device | None) -> None:
+        self.num_samples, self._device = num_samples, device
+        with torch.inference_mode(False):  # whatever the caller's mode and defaults are
+            self.sums, self.counts = torch.zeros(2, num_samples + 2, dtype=torch.float32, device="cpu")
+        self.recorded = False
+        self._noted: list[tuple[Tensor, Tensor]] = []  # index and losses of batches, on one device
+        self._size = 0  # samples noted
+        # The same on the CPU, once the event has come.
+        self._fetched: list[tuple[Tensor, Tensor, torch.cuda.Event | None]] = []
+
+    def note(self, index: Tensor, losses: Tensor, *, copy: bool) -> None:
+        """Keep a batch, and `copy` it if the caller will use its tensors again."""
+        if len(index) == 0:
+            return
+        if self._size + len(index) > _MOST_LOGGED:
+            self.add_up()
+        device = self._device or (self._noted[0][1].device if self._noted else losses.device)
+        ahead = device.type == "cuda"
+        self._noted.append(
+            (
+                index.to(device, non_blocking=ahead, copy=copy),
+                losses.to(device, non_blocking=ahead, copy=copy),
+            )
+        )
+        self._size += len(index)
+        self.recorded = True
+
+    def fetch(self) -> None:
+        """Let the device copy to the CPU what was noted; nothing waits."""
+        if not self._noted:
+            return
+        index, losses = (torch.cat(each) for each in zip(*self._noted, strict=True))
+        event = None
+        if losses.is_cuda:
+            stream = torch.cuda.current_stream(losses.device)  # which need not be the current device
+            index, losses = (
+                torch.empty_like(each, device="cpu", pin_memory=True).copy_(each, non_blocking=True)
+                for each in (index, losses)
+            )
+            event = torch.cuda.Event()
+            event.record(stream)
+        self._fetched.append((index.cpu(), losses.cpu(), event))
+        self._noted, self._size = [], 0
+
+    def add_up(self) -> None:
+        """Add what was noted to the sums, in its order; the one thing that waits for a device."""
+        self.fetch()
+        for index, losses, event in self._fetched:
+            if event is not None:
+                event.synchronize()
+            slot, values = index.clamp(-1, self.num_samples) + 1, losses.float()
+            self.sums.index_add_(0, slot, values)
+            self.counts.index_add_(0, slot, torch.ones_like(values))
+        self._fetched = []
+
+    def clear(self) -> None:
+        """Forget the epoch."""
+        self.sums.zero_(), self.counts.zero_()
+        self._noted, self._size, self._fetched = [], 0, []
+        self.recorded = False
 
 
 # What is still to be written is this process's to write: one that is forked does not know of it.

@@ -1,11 +1,10 @@
-"""partition: every class's loss histories in two clusters, the smaller one called the minority."""
+"""partition: every class in two clusters by its loss histories; rebalance: repeat the smaller one."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 
-from evenhand.core.arrays import as_labels, as_matrix, as_numpy, as_real, class_positions, read_arrays
+from evenhand.core import ranks
+from evenhand.core.arrays import (
+    as_labels,
+    as_matrix,
+    as_numpy,
+    as_real,
+    class_positions,
+    read_arrays,
+    whole_number,
+    write_whole,
+)
 from evenhand.core.passes import check_values, thread_pool
 from evenhand.core.search import Cut, cut_in_two
 from evenhand.core.twomeans import TwoMeans, as_positions, check_lengths, on_device, split_classes
@@ -65,10 +75,8 @@ class Partition:
         more = f", … {len(shown) - 12} more" if len(shown) > 12 else ""
         strength = "" if self.strength == 1 else f"; strength {self.strength:g}"
         held_out = "" if self.clustered.all() else f"; {np.count_nonzero(~self.clustered)} held out"
-        return (
-            "Partition(class: majority + minority (separation); "
-            f"{', '.join(shown[:12])}{more}{strength}{held_out})"
-        )
+        classes = ", ".join(shown[:12]) + more
+        return f"Partition(class: majority + minority (separation); {classes}{strength}{held_out})"
 
     def save(self, path: str | Path) -> None:
         """Write it as one .npz file, which holds no pickles."""
@@ -79,12 +87,7 @@ class Partition:
         unsplit = json.dumps(list(zip(positions, self.unsplit.values(), strict=True)))
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays, unsplit=np.array(unsplit), strength=np.array(self.strength))
-        new = Path(f"{path}.new")
-        with new.open("wb") as file:
-            file.write(buffer.getvalue())
-            file.flush()
-            os.fsync(file.fileno())  # before the rename, which a loss of power may not undo
-        new.replace(path)  # so that a file that exists is whole
+        write_whole(Path(path), buffer.getvalue())
 
     @staticmethod
     def load(path: str | Path) -> Partition:
@@ -99,32 +102,28 @@ class Partition:
             parts = Partition(**arrays, unsplit=unsplit, strength=strength, clustered=clustered)
             parts._check()
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-            raise ValueError(
-                f"{path} should be a saved partition, but it cannot be read: {error!r}"
-            ) from error
+            what = f"{path} should be a saved partition, but it cannot be read: {error!r}"
+            raise ValueError(what) from error
         return parts
 
     def _check(self) -> None:
         """Raise for arrays that do not belong together, as in a file that somebody has changed."""
         num_samples, num_classes = len(as_labels(self.labels)), len(self.classes)
-        shapes: dict[str, tuple[int, ...]] = {"sizes": (num_classes, 2)}
-        shapes |= dict.fromkeys(("minority", "margin", "clustered"), (num_samples,))
-        for name, shape in {**shapes, "separation": (num_classes,), "classes": (num_classes,)}.items():
-            if getattr(self, name).shape != shape:
-                raise ValueError(f"{name} must be shaped {shape}, got {getattr(self, name).shape}")
-        kinds = {"minority": "b", "clustered": "b", "sizes": "iu", "separation": "f", "margin": "f"}
-        for name, kind in kinds.items():
-            if getattr(self, name).dtype.kind not in kind:
-                raise ValueError(f"{name} has the wrong kind of values, {getattr(self, name).dtype}")
+        expected: dict[str, tuple[str, tuple[int, ...]]] = {
+            **dict.fromkeys(("minority", "clustered"), ("b", (num_samples,))),
+            **{"margin": ("f", (num_samples,)), "separation": ("f", (num_classes,))},
+            **{"sizes": ("iu", (num_classes, 2)), "classes": ("iubU", (num_classes,))},
+        }
+        for name, (kinds, shape) in expected.items():
+            if (array := getattr(self, name)).shape != shape or array.dtype.kind not in kinds:
+                raise ValueError(f"{name} must be shaped {shape}, got {array.dtype} of shape {array.shape}")
         classes, position = class_positions(self.labels)
         if not np.array_equal(classes, self.classes):
             raise ValueError("classes are not the distinct labels")
         members = [self.clustered & ~self.minority, self.minority]
         counts = [np.bincount(position, weights=each, minlength=num_classes) for each in members]
-        if (
-            not np.array_equal(np.stack(counts, axis=1), self.sizes)
-            or (self.minority & ~self.clustered).any()
-        ):
+        held_out = (self.minority & ~self.clustered).any()
+        if held_out or not np.array_equal(np.stack(counts, axis=1), self.sizes):
             raise ValueError("sizes are not those of the clusters")
 
 
@@ -158,10 +157,9 @@ def partition(
         losses = as_real(losses, "losses")
     if losses.ndim == 1:
         if cluster is not None or across_ranks:
+            name = "across_ranks" if cluster is None else "cluster"
             raise ValueError(
-                "cluster splits histories; numbers, one per sample, are split exactly without it"
-                if cluster is not None
-                else "across_ranks is for histories; numbers, one per sample, are split by one rank"
+                f"{name} is for histories; numbers, one per sample, are split exactly without it"
             )
         return _of_numbers(as_real(losses, "losses"), names)
     classes, position = class_positions(names)
@@ -189,10 +187,8 @@ def of_mask(mask: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike) -> Par
     """
     names, marked = as_labels(labels), as_numpy(mask, "mask")
     if marked.dtype != bool or marked.shape != names.shape:
-        raise ValueError(
-            f"mask must hold True or False for each of the {len(names)} samples, got {marked.dtype} of shape "
-            f"{marked.shape}"
-        )
+        got = f"{marked.dtype} of shape {marked.shape}"
+        raise ValueError(f"mask must hold True or False for each of the {len(names)} samples, got {got}")
     classes, position = class_positions(names)
     small = np.bincount(position, weights=marked, minlength=len(classes)).astype(np.int64)
     sizes = np.stack([np.bincount(position, minlength=len(classes)) - small, small], axis=1)
@@ -241,9 +237,8 @@ def _of_numbers(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Partition
     classes, position = class_positions(labels)
     minority, margin = np.zeros(len(values), bool), np.empty(len(values), np.float32)
     # The memory of the margins serves first to sort the numbers in, where they fit.
-    cuts = _cuts(
-        values, position, len(classes), margin if values.dtype == np.float32 else np.empty_like(values)
-    )
+    buffer = margin if values.dtype == np.float32 else np.empty_like(values)
+    cuts = _cuts(values, position, len(classes), buffer)
     sizes, separation = np.zeros((len(classes), 2), np.int64), np.zeros(len(classes))
     unsplit: dict[Any, str] = {}
     above, threshold = np.ones(len(classes), bool), np.full(len(classes), np.inf, values.dtype)
@@ -317,3 +312,149 @@ def _user_clusters(
             )
         given[rows] = answer.astype(bool)
     return given
+
+
+# -- rebalancing: every class's minority as often as its majority, or part of the way --------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Balanced:
+    """Which sample each row of the balanced multiset is; behaves as an int array.
+
+    The first `num_original` rows are the samples themselves, in order, less those that were held out; the
+    rest are drawn copies.
+
+    >>> balanced = Balanced(np.array([0, 1, 2, 2]), num_original=3)
+    >>> len(balanced), balanced.copies.tolist()
+    (4, [False, False, False, True])
+    """
+
+    indices: npt.NDArray[np.int64]  # (rows,)
+    num_original: int
+
+    @property
+    def copies(self) -> npt.NDArray[np.bool_]:
+        """(rows,) bool: which rows are drawn copies."""
+        return np.arange(len(self.indices)) >= self.num_original
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices.tolist())
+
+    def __getitem__(self, key: Any) -> Any:
+        chosen = self.indices[key]
+        return int(chosen) if np.ndim(chosen) == 0 else chosen
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.indices, dtype=dtype) if copy else np.asarray(self.indices, dtype=dtype)
+
+
+def rebalance(partition: Partition, seed: int = 0) -> Balanced:
+    """The samples, then |majority| - |minority| copies per class, drawn uniformly from its minority.
+
+    Fewer, if the partition's strength is below 1: minorities are repeated to `partition.repeated_sizes`.
+    Samples that were held out (see `Partition.clustered`) are left out.
+    Every class draws from a generator of its own, so one class's draws do not depend on the others.
+    """
+    originals = np.flatnonzero(partition.clustered)
+    copies = [originals]
+    missing = partition.repeated_sizes - partition.sizes[:, 1]
+    for position, minority in enumerate(_minorities(partition)):
+        if len(minority):
+            copies.append(np.random.default_rng([seed, position]).choice(minority, missing[position]))
+    return Balanced(np.concatenate(copies), num_original=len(originals))
+
+
+def sample_weights(partition: Partition) -> npt.NDArray[np.float64]:
+    """How often each sample appears in the balanced multiset on average, (samples,).
+
+    A majority sample weighs 1, a minority sample |majority| / |minority| to the power of the partition's
+    strength: with a strength of 1, both clusters of a class weigh the same in total. The weights sum to the
+    length of the multiset, up to rounding, not to the number of samples. A held-out sample weighs 0.
+    """
+    position = np.searchsorted(partition.classes, partition.labels)
+    majority, minority = partition.sizes[position].T
+    repeated = (majority / np.maximum(minority, 1)) ** partition.strength
+    return np.where(partition.minority, repeated, partition.clustered.astype(np.float64))
+
+
+def _minorities(partition: Partition) -> list[npt.NDArray[np.int64]]:
+    """For every class, its minority samples in ascending order; all classes in one sort."""
+    chosen = np.flatnonzero(partition.minority)
+    position = np.searchsorted(partition.classes, partition.labels[chosen])
+    order = np.argsort(position, kind="stable")
+    return np.split(chosen[order], np.cumsum(partition.sizes[:, 1])[:-1])
+
+
+class BalancedSampler(DistributedSampler[int]):
+    """Which samples an epoch visits, so that both pseudo-groups of every class come equally often.
+
+    Or, with a partition of a strength below 1, so often as its `sample_weights` say.
+    Without `num_samples` an epoch is the multiset of `rebalance(partition, seed)`, shuffled. With it an
+    epoch is that many draws with replacement, made anew every epoch, a sample being drawn in proportion to
+    its `sample_weights`. Call `set_epoch` before every epoch, or all epochs have the same order.
+
+    Under torch.distributed every process visits a part of its own; together they visit everything. Where
+    the rows do not divide evenly, the first rows of the epoch are visited twice, at most one per process,
+    so that all parts are equally long. `num_replicas` and `rank` are asked of torch.distributed when
+    needed, unless given.
+
+    >>> from evenhand.core.partition import partition
+    >>> parts = partition([[0.1], [0.1], [0.9], [0.2]], [0, 0, 0, 1])
+    >>> sampler = BalancedSampler(parts)
+    >>> len(sampler), sorted(sampler)
+    (5, [0, 1, 2, 2, 3])
+    """
+
+    # A DistributedSampler, because frameworks leave one alone and would divide any other a second time.
+    # Its own constructor is not called: it asks for a dataset, and for the processes before there are any.
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        num_samples: int | None = None,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        if num_samples is not None and whole_number(num_samples, "num_samples") < 1:
+            raise ValueError(f"num_samples must be at least 1, or None for the multiset, got {num_samples}")
+        if (num_replicas is None) != (rank is None):
+            raise ValueError(f"give num_replicas and rank, or neither, got {num_replicas} and {rank}")
+        if num_replicas is not None and rank is not None and not 0 <= rank < num_replicas:
+            raise ValueError(f"rank must be between 0 and {num_replicas - 1}, got {rank}")
+        self.seed, self.epoch = seed, 0
+        self._given = None if num_replicas is None or rank is None else (num_replicas, rank)
+        self._draws = num_samples
+        if num_samples is None:
+            self._rows = np.asarray(rebalance(partition, seed=seed))
+        else:
+            weights = sample_weights(partition)
+            self._chances = weights / weights.sum()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order, which is a function of the seed and the epoch alone."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """How many rows this process visits in an epoch; the same for every process."""
+        total = len(self._rows) if self._draws is None else self._draws
+        return -(-total // self._processes()[0])
+
+    def __iter__(self) -> Iterator[int]:
+        num_processes, rank = self._processes()
+        order = self._order()
+        padded = np.resize(order, len(self) * num_processes)  # repeats from the start where it is longer
+        return iter(padded[rank::num_processes].tolist())
+
+    def _order(self) -> npt.NDArray[np.int64]:
+        random = np.random.default_rng([self.seed, self.epoch])
+        if self._draws is None:
+            return random.permutation(self._rows)
+        return random.choice(len(self._chances), self._draws, p=self._chances)
+
+    def _processes(self) -> tuple[int, int]:
+        """How many processes there are, and which one this is."""
+        return self._given or (ranks.count(), ranks.number())

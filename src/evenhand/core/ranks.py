@@ -6,15 +6,24 @@ Every rank must make the same calls in the same order, for each call waits for t
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
 import os
-from collections.abc import Callable
+import random
+import re
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, TypeVar
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from evenhand.core import ranks
 
 T = TypeVar("T")
 
@@ -160,3 +169,195 @@ def _group(values: Tensor) -> Any:
     if _messages is None:
         _messages = dist.new_group(backend="gloo", timeout=_PATIENCE)
     return _messages
+
+
+# -- training steps taken together: one seed, a slice of every batch for each rank, the same update ------
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {device!r}")
+    where = torch.device(device)
+    if where.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device mps was asked for, but torch sees no Apple GPU here; use --device cpu")
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device {device} was asked for, but torch sees {torch.cuda.device_count() or 'no'} GPU here; "
+            "use --device cpu or auto"
+        )
+    return where
+
+
+def join_ranks(device: str) -> torch.device:
+    """The device of this process; of several that torchrun has started, each takes a GPU of its own."""
+    where = resolve_device(device)
+    if ranks.launched() and where.type == "cuda":
+        if where.index is not None:
+            raise ValueError(f"ranks take a GPU each, but --device {device} is one GPU; use --device cuda")
+        if ranks.local_number() >= torch.cuda.device_count():
+            raise ValueError(
+                f"ranks take a GPU each, but there are more of them than GPUs ({torch.cuda.device_count()}); "
+                "lower torchrun's --nproc-per-node, or use --device cpu"
+            )
+        where = torch.device("cuda", ranks.local_number())
+        torch.cuda.set_device(where)
+    ranks.join(gpu=where.type == "cuda")
+    return where
+
+
+def seed_epoch(seed: int, stage: str, epoch: int, device: torch.device) -> tuple[int, torch.Generator]:
+    """Seed torch's global generator and make one for the device, as a function of (seed, stage, epoch).
+
+    This is the only place that seeds global state. Since nothing random outlives an epoch, a training
+    that continues from a checkpoint needs no stored generator states. The number, from which the order of
+    the samples follows, is the same for all ranks; the generators, for augmentation and dropout, are not.
+    """
+    digest = hashlib.sha256(f"{seed}/{stage}/{epoch}".encode()).digest()
+    number = int.from_bytes(digest[:7], "little")
+    rank_seed = number + ranks.number()
+    torch.manual_seed(rank_seed)
+    random.seed(rank_seed)  # for datasets that augment with these two
+    np.random.seed(rank_seed % 2**32)  # noqa: NPY002
+    return number, torch.Generator(device).manual_seed(rank_seed)
+
+
+class Slice(NamedTuple):
+    """A rank's piece of one batch."""
+
+    length: int  # how many samples it has
+    batch: int  # how many the whole batch has
+    copies: int  # how many ranks compute this same piece
+    last: bool  # the update follows it
+
+    @property
+    def share(self) -> float:
+        """The part of the batch that it stands for."""
+        return self.length / self.batch / self.copies
+
+
+def slices(order: Tensor, sizes: list[int], num: int = 1) -> tuple[Tensor, list[Slice]]:
+    """This rank's pieces of every batch, and their rows one after another.
+
+    A batch is cut into `num` contiguous pieces, or one for each rank, as equal as can be. One with fewer
+    samples than pieces is computed whole by every rank, since not every model takes an empty batch.
+    """
+    num = max(num, ranks.count())
+    found, rows, start = [], [order[:0]], 0
+    for size in sizes:
+        whole, (begin, end) = size < num, ranks.part(num)
+        cuts = [0, size] if whole else [size * k // num for k in range(begin, end + 1)]
+        for first, after in pairwise(cuts):
+            rows.append(order[start + first : start + after])
+            found.append(Slice(after - first, size, ranks.count() if whole else 1, after == cuts[-1]))
+        start += size
+    return torch.cat(rows), found
+
+
+def shard(sizes: list[int]) -> tuple[slice, slice]:
+    """Which of the batches this rank evaluates, and which rows they hold: whole batches, one after another.
+
+    An evaluated batch is never cut, so every sample's output has the same bits as in a single process.
+    Where there are fewer batches than ranks, all ranks evaluate everything.
+    """
+    first, last = (0, len(sizes)) if len(sizes) < ranks.count() else ranks.part(len(sizes))
+    return slice(first, last), slice(sum(sizes[:first]), sum(sizes[:last]))
+
+
+def all_gather(outputs: Tensor, rows: slice, size: int) -> Tensor:
+    """The outputs of all ranks, (size, …); this one's are of `rows`."""
+    if rows == slice(0, size):
+        return outputs
+    whole = outputs.new_zeros(size, *outputs.shape[1:])
+    whole[rows] = outputs
+    return ranks.add(whole)
+
+
+def all_reduce_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Sum every parameter's gradient over the ranks, in one exchange."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if ranks.count() > 1 and gradients:
+        total = ranks.add(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+        sums = torch.split(total, [gradient.numel() for gradient in gradients])
+        for gradient, summed in zip(gradients, sums, strict=True):
+            gradient.copy_(summed.view(gradient.shape))
+
+
+def broadcast(module: nn.Module) -> None:
+    """Give every rank the first one's weights."""
+    for value in module.state_dict().values():
+        ranks.copy_from_first(value)
+
+
+def check_stage(
+    stage: str, folder: str, needs_whole_batches: str, num_slices: int, *, separable: bool = True
+) -> None:
+    """Refuse what cannot be trained in slices, or by several ranks together.
+
+    `needs_whole_batches`: what does, and why, in words; or nothing.
+    """
+    if max(ranks.count(), num_slices) == 1:
+        return
+    if num_slices > 1 and num_slices % ranks.count():
+        raise ValueError(
+            f"slices must be 1 or a multiple of the number of ranks, {ranks.count()}, got {num_slices}"
+        )
+    if needs_whole_batches:
+        raise ValueError(
+            f"{needs_whole_batches}, but they are cut into {max(ranks.count(), num_slices)} slices; run it "
+            "without torchrun and with slices=1"
+            + (", or, if it treats every sample by itself, decorate it with evenhand.separable" * separable)
+        )
+    expected = ranks.from_first(lambda: folder)
+    if folder != expected:
+        raise ValueError(
+            f"all ranks must train the same, but stage {stage!r} is {expected} on rank 0 and {folder} on "
+            f"rank {ranks.number()}; neither the data nor what a method decides may depend on the rank"
+        )
+
+
+def synchronize_batch_norm(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model with batch normalisation over the whole batch, as a single process computes it."""
+    if ranks.count() == 1:
+        return model
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    for module in model.modules():
+        if isinstance(module, nn.SyncBatchNorm) and device.type == "cpu":  # torch's own needs a GPU
+            setattr(module, "forward", partial(_normalise, module))  # noqa: B010
+    return model
+
+
+def _normalise(norm: nn.SyncBatchNorm, x: Tensor) -> Tensor:
+    """Batch normalisation of a slice by the whole batch's mean and variance."""
+    average = norm.momentum
+    if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        average = 1 / norm.num_batches_tracked.item() if average is None else average
+    if not norm.training and norm.running_mean is not None:
+        return F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+    others = [dimension for dimension in range(x.ndim) if dimension != 1]
+    shape = [1, -1] + [1] * (x.ndim - 2)
+    count = ranks.add(torch.tensor(float(x.numel() // x.shape[1])))
+    mean = _AllReduce.apply(x.sum(others)) / count
+    centred = x - mean.view(shape)
+    variance = _AllReduce.apply((centred * centred).sum(others)) / count
+    if norm.training and norm.running_mean is not None and norm.running_var is not None:
+        assert average is not None
+        norm.running_mean.lerp_(mean.detach(), average)
+        norm.running_var.lerp_(variance.detach() * count / (count - 1), average)
+    result: Tensor = centred * (variance + norm.eps).rsqrt().view(shape)
+    return result if norm.weight is None else result * norm.weight.view(shape) + norm.bias.view(shape)
+
+
+class _AllReduce(torch.autograd.Function):
+    """Sum over the ranks; so is the gradient, since every rank's loss depends on it."""
+
+    @staticmethod
+    def forward(_context: Any, values: Tensor) -> Tensor:
+        return ranks.add(values.clone())
+
+    @staticmethod
+    def backward(_context: Any, gradient: Tensor) -> Tensor:
+        return ranks.add(gradient.clone())

@@ -12,8 +12,7 @@ import numpy as np
 
 import evenhand
 from evenhand.core.arrays import read_array
-from evenhand.core.partition import Partition, partition
-from evenhand.core.rebalance import rebalance, sample_weights
+from evenhand.core.partition import Partition, partition, rebalance, sample_weights
 from evenhand.training.store import check_folder, write_bytes, write_json
 
 _ROWS = 1 << 16  # of a table, written at once

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.core.arrays import read_array, read_arrays
-from evenhand.tasks.images import SUFFIXES, images_under, left_out, read
+from evenhand.core.ranks import resolve_device
+from evenhand.tasks.samples import IMAGE_SUFFIXES, find_images, left_out, read_image
 from evenhand.training import plugins
 from evenhand.training.batches import Batches, Source
 from evenhand.training.data import Split, Task
-from evenhand.training.evaluation import logits
+from evenhand.training.forward import logits
 from evenhand.training.models import is_own, make_model, rebuilt
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import INPUTS, Record
 from evenhand.training.store import read_json, schema_error
-from evenhand.training.sync import resolve_device
 
 _LARGEST = 1 << 28  # numbers of one sample
 
@@ -49,7 +49,7 @@ class _Images:
         return len(self.files)
 
     def __getitem__(self, row: int) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(read(self.files[row], self.size)))
+        return torch.from_numpy(np.ascontiguousarray(read_image(self.files[row], self.size)))
 
 
 def predict(run: Path, inputs: Path, *, device: str = "auto", trust: Collection[str] = ()) -> Predictions:
@@ -195,11 +195,11 @@ def _example(known: dict[str, Any], source: Path) -> Tensor:
 def _inputs(source: Path, example: Tensor) -> tuple[list[str], Any]:
     """The samples' names and a storage of them, like the one that the model was trained on."""
     if source.is_dir():
-        files, others = images_under(source)
+        files, others = find_images(source)
         note = left_out(others)
         if not files:
-            none = f"none ({note})" if note else "none"
-            raise ValueError(f"{source} should hold images ({', '.join(SUFFIXES)}), but it holds {none}")
+            none, kinds = f"none ({note})" if note else "none", ", ".join(IMAGE_SUFFIXES)
+            raise ValueError(f"{source} should hold images ({kinds}), but it holds {none}")
         if note:
             warnings.warn(f"{source}: {note}", stacklevel=2)
         return [str(file.relative_to(source)) for file in files], _images(files, example)
@@ -207,7 +207,7 @@ def _inputs(source: Path, example: Tensor) -> tuple[list[str], Any]:
         raise ValueError(
             f"INPUT must be an .npy or .npz file, an image or a folder of images; no file {source}"
         )
-    if source.suffix.lower() in SUFFIXES:
+    if source.suffix.lower() in IMAGE_SUFFIXES:
         return [source.name], _images([source], example)
     array = _checked(source, _array(source), example)
     return [str(row) for row in range(len(array))], array

@@ -21,8 +21,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
-from evenhand.core.partition import Partition, partition
-from evenhand.core.rebalance import rebalance, sample_weights
+from evenhand.core.partition import Partition, partition, rebalance, sample_weights
 from evenhand.training.estimator_histories import (
     learns_by_steps,
     record,

@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from evenhand.core.arrays import as_batch
 from evenhand.core.history import LossHistory
-from evenhand.core.partition import Partition
-from evenhand.core.rebalance import BalancedSampler
+from evenhand.core.partition import BalancedSampler, Partition
 
 # fmt: off
 _LOADER_SETTINGS = (

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evenhand.core.partition import partition
-from evenhand.core.rebalance import rebalance
+from evenhand.core.partition import partition, rebalance
 from evenhand.training.augment import ETA
 from evenhand.training.batches import Transform
 from evenhand.training.data import Batch, Split

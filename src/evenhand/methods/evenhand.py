@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.core.history import summarise
-from evenhand.core.partition import Partition, partition
-from evenhand.core.rebalance import rebalance
+from evenhand.core.partition import Partition, partition, rebalance
 from evenhand.methods.tab import even_chances
 from evenhand.training.data import Batch
 from evenhand.training.objective import separable

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from evenhand.core.rebalance import Balanced
+from evenhand.core.partition import Balanced
 from evenhand.training.run import Run
 
 VERSION = 1

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evenhand.training.batches import Transform
+from evenhand.training.forward import saliency
 from evenhand.training.objective import separable
 from evenhand.training.run import Run
-from evenhand.training.saliency import saliency
 
 VERSION = 1
 GRID = {"threshold": [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0]}

@@ -7,8 +7,7 @@ from typing import Any
 from sklearn.cluster import MiniBatchKMeans
 from torch import nn
 
-from evenhand.core.partition import partition
-from evenhand.core.rebalance import rebalance
+from evenhand.core.partition import partition, rebalance
 from evenhand.training.run import Run
 
 VERSION = 1

@@ -8,8 +8,7 @@ import numpy as np
 from torch import nn
 
 from evenhand.core.history import summarise
-from evenhand.core.partition import Partition, partition
-from evenhand.core.rebalance import rebalance, sample_weights
+from evenhand.core.partition import Partition, partition, rebalance, sample_weights
 from evenhand.training.run import Run
 
 VERSION = 1

@@ -51,7 +51,7 @@ def load(spec: str, root: Path | str | None = None, limit: int | None = None) ->
     >>> load("digits_even_odd:p=0.9").name
     'digits_even_odd-p0.9'
     """
-    from evenhand.tasks.samples import limited
+    from evenhand.training.data import limited
 
     name, given = parse(spec)
     task_module = module(name)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import datasets, images
+from evenhand.tasks import datasets, samples
 from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 
-RECIPE = images.PRETRAINED.replace(epochs=200, batch_size=194, weight_decay=0.0)
+RECIPE = samples.PRETRAINED.replace(epochs=200, batch_size=194, weight_decay=0.0)
 
 SOURCE = datasets.Source(
     folder="bar",
@@ -40,7 +40,7 @@ AUGMENT = Warp(scale=(1.0, 1.25), flip=True)
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
     """The published training and test images; a random fifth of the former is for validation."""
-    return images.image_task("bar", listing(root), size, recipe=RECIPE, augment=AUGMENT)
+    return samples.image_task("bar", listing(root), size, recipe=RECIPE, augment=AUGMENT)
 
 
 def listing(root: Path | None = None) -> Samples:

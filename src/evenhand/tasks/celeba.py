@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.tasks import data_root, datasets, images
+from evenhand.tasks import data_root, datasets, samples
 from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng, rare_cells, read_columns, read_rows
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 
-RECIPE = images.PRETRAINED.replace(epochs=150, batch_size=436, weight_decay=1e-4)
+RECIPE = samples.PRETRAINED.replace(epochs=150, batch_size=436, weight_decay=1e-4)
 HAS_GROUPS = True
 
 SOURCE = datasets.Source(
@@ -62,7 +62,7 @@ def load(
     attribute: The attribute that is the shortcut.
     """
     data = listing(root, fraction=fraction, target=target, attribute=attribute)
-    return images.image_task("celeba", data, size, recipe=RECIPE, augment=AUGMENT)
+    return samples.image_task("celeba", data, size, recipe=RECIPE, augment=AUGMENT)
 
 
 def listing(

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from evenhand.tasks import data_root, datasets
-from evenhand.tasks.samples import data_rng, reweighted
-from evenhand.training.data import Split, Task, checksum
+from evenhand.tasks.samples import data_rng
+from evenhand.training.data import Split, Task, checksum, reweighted
 from evenhand.training.recipe import Recipe
 
 # The sha256 of each file's content, unzipped: what decides whether the pixels are MNIST's, however they came.

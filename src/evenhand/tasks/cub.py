@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import data_root, datasets, images
+from evenhand.tasks import data_root, datasets, samples
 from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng, read_columns, read_rows
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 
-RECIPE = images.PRETRAINED.replace(epochs=300, batch_size=128, lr=1e-2, weight_decay=1e-4)
+RECIPE = samples.PRETRAINED.replace(epochs=300, batch_size=128, lr=1e-2, weight_decay=1e-4)
 
 GRIDS = {
     "erm": {"lr": [1e-2, 1e-3, 1e-4], "weight_decay": [0.0, 1e-4, 1e-2, 1.0]},
@@ -45,7 +45,7 @@ LISTS = ("images.txt", "image_class_labels.txt", "train_test_split.txt", "classe
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
     """The splits of Concept Bottleneck Models if they are there, else a random fifth for validation."""
-    return images.image_task("cub", listing(root), size, recipe=RECIPE, augment=AUGMENT)
+    return samples.image_task("cub", listing(root), size, recipe=RECIPE, augment=AUGMENT)
 
 
 def listing(root: Path | None = None) -> Samples:

@@ -27,7 +27,7 @@ import numpy as np
 
 from evenhand import tasks
 from evenhand.tasks import cache_root, data_root
-from evenhand.training import log, manifest, store
+from evenhand.training import log, store
 
 if TYPE_CHECKING:
     from evenhand.training.data import Task
@@ -135,8 +135,8 @@ def find_folder(task: str, source: Source, root: Path | None, name: str) -> Path
 
 def unpack(task: str, archives: list[Path]) -> Path:
     """The folder in the cache with what these archives hold; made once for the same content of them."""
-    digests = "\n".join(f"{archive.suffix} {manifest.digest(archive)}" for archive in archives)
-    place = cache_root() / "unpacked" / f"{task}-{manifest.digest(digests.encode())[:32]}"
+    digests = "\n".join(f"{archive.suffix} {store.digest(archive)}" for archive in archives)
+    place = cache_root() / "unpacked" / f"{task}-{store.digest(digests.encode())[:32]}"
     target, complete = place / "content", place / "complete.json"
     with store.claim(place):
         if complete.is_file():
@@ -369,10 +369,10 @@ def _check(name: str, expected: str, found: str, otherwise: str) -> Check:
 
 
 def _pixels_check(pixels: np.memmap[Any, Any]) -> Check:
-    from evenhand.tasks import images  # loads torch, without which archives can be unpacked
+    from evenhand.tasks import samples  # loads torch, without which archives can be unpacked
 
     folder = Path(str(pixels.filename)).parent
-    damaged = images.damaged_chunks(images.Decoded(pixels, "", folder))
+    damaged = samples.damaged_chunks(samples.Decoded(pixels, "", folder))
     if damaged:
         what = f"chunks {damaged[:3]} differ; delete {folder} and prepare again"
         return Check("decoded pixels", "as when decoded", what, "damaged")

@@ -27,7 +27,7 @@ from evenhand.tasks.samples import (
     rare_cells,
     stratified_split,
 )
-from evenhand.training import manifest, store
+from evenhand.training import store
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
@@ -167,7 +167,7 @@ def _beside(file: Path, column: str, names: dict[str, str]) -> Read:
     if not names["labels"]:
         raise ValueError(f"{file} needs labels in a file of their own: labels=labels.npy")
     columns = {key: read_array(file.parent / name, key, mode="r") for key, name in names.items() if name}
-    return read_array(file, "embeddings", mode="r"), manifest.digest(file), columns
+    return read_array(file, "embeddings", mode="r"), store.digest(file), columns
 
 
 def _arrays(file: Path, column: str, names: dict[str, str]) -> Read:
@@ -187,7 +187,7 @@ def _columns(file: Path, column: str, names: dict[str, str]) -> Read:
         columns = {key: _values(read(each)) for key, each in wanted.items()}
         # The cache is keyed by content: another file of the same name, size and time has other vectors.
         files = sorted(each for each in file.rglob("*") if each.is_file()) if file.is_dir() else [file]
-        key = manifest.joined([name, *map(manifest.digest, files)])[:16]
+        key = store.joined_digest([name, *map(store.digest, files)])[:16]
         blocks = (_block(part, name) for part in read(name))
         return *_mapped(cache_root() / "embeddings" / key, blocks, count), columns
     except (ImportError, store.Damaged):

@@ -9,14 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from evenhand.tasks import data_root
-from evenhand.tasks.images import SUFFIXES, image_task, images_under, left_out
 from evenhand.tasks.samples import (
+    IMAGE_SUFFIXES,
     TEST,
     TRAIN,
     VAL,
     Samples,
     completed_split,
     encode_classes,
+    find_images,
+    image_task,
+    left_out,
     stratified_split,
 )
 from evenhand.training.augment import Warp
@@ -62,7 +65,7 @@ def read_folder(folder: Path) -> Samples:
     files, labels, split, others = [], [], [], Counter[str]()
     for place, part in parts:
         for kind in _subfolders(place):
-            found, rest = images_under(kind)
+            found, rest = find_images(kind)
             others += rest
             files += found
             labels += [kind.name] * len(found)
@@ -102,8 +105,8 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _nothing(folder: Path) -> str:
-    loose, others = images_under(folder)
-    expected = f"expected one folder for each class, with images in it ({', '.join(SUFFIXES)})"
+    loose, others = find_images(folder)
+    expected = f"expected one folder for each class, with images in it ({', '.join(IMAGE_SUFFIXES)})"
     if loose:
         return (
             f"{expected}, but the {len(loose)} images of {folder} lie in no class folder; "
@@ -111,6 +114,18 @@ def _nothing(folder: Path) -> str:
         )
     note = f" ({left_out(others)})" if others else ""
     return f"{expected}, but {folder} holds no images{note}; put them there or name another folder"
+
+
+def image_files(paths: list[str], table: Path, column: str) -> list[Path]:
+    """Where the listed images lie: as written, or beside the table."""
+    files = [Path(path) if Path(path).is_absolute() else table.parent / path for path in paths]
+    absent = [file for file in files if not file.is_file()]
+    if absent:
+        raise ValueError(
+            f"expected an image for every row, but {len(absent):,} of {len(files):,} paths in the column "
+            f"{column!r} lead nowhere, the first being {absent[0]}; paths start at the table's own folder"
+        )
+    return files
 
 
 def task(data: Samples, *, size: int, name: str = "folder") -> Task:

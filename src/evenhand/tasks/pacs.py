@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import datasets, images
-from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng, reweighted
+from evenhand.tasks import datasets, samples
+from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng
 from evenhand.training.augment import Warp
-from evenhand.training.data import Task
+from evenhand.training.data import Task, reweighted
 
-RECIPE = images.PRETRAINED.replace(
+RECIPE = samples.PRETRAINED.replace(
     model="mobilenet_v2", epochs=100, batch_size=128, weight_decay=1e-4, keep="best"
 )
 
@@ -36,7 +36,7 @@ AUGMENT = Warp(flip=True)
 
 def load(root: Path | None = None, *, p: float = 0.95, size: int = 128) -> Task:
     """A share p of each class has the class's style, in training and validation; test groups are even."""
-    task = images.image_task("pacs", listing(root, p=p), size, recipe=RECIPE, augment=AUGMENT)
+    task = samples.image_task("pacs", listing(root, p=p), size, recipe=RECIPE, augment=AUGMENT)
     return dataclasses.replace(task, test=reweighted(task.test, task.train))
 
 
@@ -71,9 +71,8 @@ def _every(root: Path | None) -> Samples:
         for name, animal in OBJECTS.items():
             if not (folder / style / name).is_dir():
                 raise datasets.missing("pacs", folder / style / name)
-            found = sorted(
-                file for file in (folder / style / name).glob("[!.]*") if file.suffix in images.SUFFIXES
-            )
+            listed = (folder / style / name).glob("[!.]*")
+            found = sorted(file for file in listed if file.suffix in samples.IMAGE_SUFFIXES)
             files += found
             y += [animal] * len(found)
             attribute += [drawn] * len(found)

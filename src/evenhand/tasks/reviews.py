@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from evenhand.tasks import data_root, datasets, table
-from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng, reweighted
-from evenhand.training.data import Task
+from evenhand.tasks.samples import TEST, TRAIN, VAL, Samples, data_rng
+from evenhand.training.data import Task, reweighted
 from evenhand.training.recipe import Recipe
 
 RECIPE = Recipe(model="linear", epochs=60, batch_size=128, lr=1e-2, check_every=1, keep="best")

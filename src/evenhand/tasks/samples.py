@@ -1,18 +1,30 @@
-"""Labelled samples before any of them is read: their classes, groups and splits, and a Task made of them."""
+"""Labeled samples: their classes, groups and splits before any is read, images decoded once, a Task.
+
+The decoded images are a memory-mapped array. Decoding is parallel and resumable, and has checksums.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import hashlib
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from evenhand.training.data import Split, Task, checksum, training_weights
+from evenhand.tasks import cache_root
+from evenhand.training import log, store
+from evenhand.training.data import Split, Task, checksum, reweighted
+from evenhand.training.recipe import Recipe
 
 TRAIN, VAL, TEST = 0, 1, 2
 DATA_SEED = 0
@@ -216,58 +228,236 @@ def rare_cells(data: Samples) -> frozenset[int]:
     return frozenset({int(ratio.argmin()), *np.flatnonzero(ratio < 0.5).tolist()})
 
 
-def reweighted(split: Split, train: Split) -> Split:
-    """The split with weights that restate it in the training groups' proportions, where there are groups."""
-    if split.group is None or train.group is None:
-        return split
-    num_groups = int(torch.cat([train.group, split.group]).max()) + 1
-    return replace(split, weight=training_weights(train.group, split.group, num_groups))
+# -- images ----------------------------------------------------------------------------------------------
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, whose weights the models start from
+PRETRAINED = Recipe(model="resnet18", weights="pretrained", optimizer="sgd", lr=1e-3, momentum=0.9)
+CHUNK = 256  # images between two notes of what is done
+DECODING_VERSION = 2  # of the decoding; a change makes new arrays
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# EXIF's orientation -> Pillow's Transpose that undoes it: ROTATE_270 for 6, and so on.
+_UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 
 
-def limited(task: Task, limit: int) -> Task:
-    """At most `limit` samples of each split; classes and groups keep their shares as far as possible.
+@dataclass(frozen=True)
+class Decoded:
+    """Pixels (images, 3, size, size) uint8, memory-mapped, and the checksum of them all."""
 
-    Every class keeps at least one sample where the limit allows it. Weights are made again, from the
-    training samples that are left.
+    pixels: np.ndarray
+    digest: str
+    folder: Path
+
+
+def image_task(name: str, data: Samples, size: int, *identity: str, **settings: Any) -> Task:
+    """The images as squares of `size` pixels, decoded into one array for all splits.
+
+    identity: What the checksum depends on besides pixels, labels, splits and groups.
+    settings: Of the Task, as `Samples.task` takes them.
     """
-    if limit < task.num_classes:
-        raise ValueError(f"limit must allow one sample of each of {task.num_classes} classes, got {limit}")
-    train, *others = (_smaller(split, limit) for split in (task.train, task.val, task.test))
-    val, test = (split if split.weight is None else reweighted(split, train) for split in others)
-    digest = checksum(task.checksum, f"limit={limit}")
-    return replace(task, train=train, val=val, test=test, checksum=digest)
+    if size < 1:
+        raise ValueError(f"size must be at least 1 pixel, got {size}")
+    for part, part_name in ((TRAIN, "training"), (VAL, "validation"), (TEST, "test")):
+        counts = np.bincount(data.y[data.rows(part)], minlength=len(data.class_names))
+        if not counts.any():
+            raise ValueError(
+                f"the {part_name} split of {name} is empty; are all of the dataset's files in place?"
+            )
+        # A class may be too rare for the smaller splits, but one that is never trained on is a mistake.
+        if part == TRAIN and not counts.all():
+            empty = ", ".join(data.class_names[label] for label in np.flatnonzero(counts == 0)[:5])
+            raise ValueError(f"the training split of {name} has no image of {empty}; are all files in place?")
+    found = decode_images(name, data.files, size)
+    return data.task(name, found.pixels, found.digest, *identity, mean=MEAN, std=STD, **settings)
 
 
-def _smaller(split: Split, limit: int) -> Split:
-    if len(split) <= limit:
-        return split
-    y = split.y.numpy()
-    group = y if split.group is None else split.group.numpy()
-    rng, chosen = np.random.default_rng(0), []
-    labels, counts = np.unique(y, return_counts=True)
-    for label, wanted in zip(labels, shares(counts, limit), strict=True):
-        present, sizes = np.unique(group[y == label], return_counts=True)
-        for number, keep in zip(present, shares(sizes, int(wanted)), strict=True):
-            members = np.flatnonzero((y == label) & (group == number))
-            chosen.append(rng.permutation(members)[:keep])
-    smaller = split.take(np.sort(np.concatenate(chosen)))
-    return replace(smaller, index=torch.arange(len(smaller)))
+def decode_images(task: str, files: Sequence[Path], size: int) -> Decoded:
+    """The images as RGB squares of `size` pixels, in the order of `files`; decoded on first use.
 
-
-def shares(counts: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers in the proportions of `counts` that add up to `total`, each at least 1 if possible.
-
-    >>> shares(np.array([970, 30]), 10).tolist()
-    [9, 1]
+    The manifest lists the checksums of the chunks that are done, so an interrupted decoding continues.
     """
-    total = min(total, int(counts.sum()))
-    exact = counts * (total / counts.sum())
-    whole: np.ndarray = np.floor(exact).astype(np.int64)
-    if total >= len(counts):
-        whole = np.maximum(whole, 1)
-    while (rest := total - whole.sum()) != 0:  # ends: each step moves one sample towards the total
-        if rest > 0:
-            whole[np.argmax(np.where(whole < counts, exact - whole, -np.inf))] += 1
+    folder = cache_root() / "images" / f"{task}-{size}-{_stamp(task, files, size)}"
+    with store.claim(folder):
+        pixels, chunks = _open(folder, len(files), size), _chunks(folder)
+        if pixels is None or len(chunks) != -(-len(files) // CHUNK):
+            chunks = _decode_all(task, files, size, folder, chunks if pixels is not None else [])
+            pixels = _open(folder, len(files), size)
+            assert pixels is not None
         else:
-            whole[np.argmax(np.where(whole > 1, whole - exact, -np.inf))] -= 1
-    return whole
+            log.detail("reused the decoded images in %s", folder)
+    return Decoded(pixels, _joined(chunks), folder)
+
+
+def damaged_chunks(images: Decoded) -> list[int]:
+    """The chunks whose pixels no longer have their checksum; an empty list is a clean bill of health."""
+    recorded = _chunks(images.folder)
+    chunks = range(-(-len(images.pixels) // CHUNK))
+    return [n for n in chunks if n >= len(recorded) or _digest(images.pixels, n) != recorded[n]]
+
+
+def _joined(digests: list[str]) -> str:
+    return hashlib.sha256("".join(digests).encode("utf-8", "replace")).hexdigest()
+
+
+def _chunks(folder: Path) -> list[str]:
+    """The checksums of the chunks that are done; none where the manifest is absent or damaged."""
+    schema = {"digest": str, "chunks": [str]}
+    try:
+        content = store.read_checked(folder / "manifest.json", schema, "the checksums of images")
+    except (store.Damaged, FileNotFoundError):
+        return []
+    chunks: list[str] = content["chunks"]
+    return chunks if content["digest"] == _joined(chunks) else []
+
+
+def _stamp(task: str, files: Sequence[Path], size: int) -> str:
+    """A digest of which files, of what age and length, are decoded how."""
+    stamp = hashlib.sha256(f"{DECODING_VERSION} {size}\n".encode())
+    absent = []
+    for file in files:
+        try:
+            state = file.stat()
+        except FileNotFoundError:
+            absent.append(file)
+            continue
+        stamp.update(f"{file.parent.name}/{file.name} {state.st_size} {state.st_mtime_ns}\n".encode())
+    if absent:
+        raise ValueError(
+            f"{task} needs {len(files)} images, but {len(absent)} are missing, the first being {absent[0]}; "
+            f"`evenhand data fetch {task}` says where to get them"
+        )
+    return stamp.hexdigest()[:12]
+
+
+def _open(folder: Path, count: int, size: int) -> np.ndarray | None:
+    """The array, if it is there and has its length."""
+    try:
+        array = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
+    except (OSError, EOFError, ValueError):
+        return None
+    return array if array.shape == (count, 3, size, size) and array.dtype == np.uint8 else None
+
+
+def _digest(pixels: np.ndarray, number: int) -> str:
+    chunk = np.ascontiguousarray(pixels[number * CHUNK : (number + 1) * CHUNK])
+    return hashlib.sha256(chunk.data).hexdigest()
+
+
+def _decode_all(task: str, files: Sequence[Path], size: int, folder: Path, recorded: list[str]) -> list[str]:
+    """Fill `images.npy`, but for recorded chunks that still have their checksum; returns all checksums."""
+    array, manifest = folder / "images.npy", folder / "manifest.json"
+    if not recorded:
+        manifest.unlink(missing_ok=True)  # first: it may belong to another array
+        array.unlink(missing_ok=True)
+        shape = (len(files), 3, size, size)
+        np.lib.format.open_memmap(array, mode="w+", dtype=np.uint8, shape=shape).flush()
+    pixels, chunks = np.lib.format.open_memmap(array, mode="r+"), recorded.copy()
+    todo = [
+        number
+        for number in range(-(-len(files) // CHUNK))
+        if number >= len(recorded) or _digest(pixels, number) != recorded[number]
+    ]
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    # Threads suffice: pillow releases the interpreter lock while it decodes and resizes.
+    with ThreadPoolExecutor(workers) as pool, _progress() as bar:
+        for number in bar.track(todo, description=f"decoding {task}"):
+            rows = slice(number * CHUNK, (number + 1) * CHUNK)
+            images = pool.map(lambda file: read_image(file, size), files[rows])
+            for row, image in enumerate(images, rows.start):
+                pixels[row] = image
+            pixels.flush()
+            chunks[number : number + 1] = [_digest(pixels, number)]
+            content = {"digest": _joined(chunks), "chunks": chunks, "images": len(files), "size": size}
+            store.write_json(manifest, content)  # after its pixels: every listed chunk is on disk
+    return chunks
+
+
+def find_images(folder: Path) -> tuple[list[Path], Counter[str]]:
+    """Every image below a folder, sorted, and the endings of the other files; hidden files are left out."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
+    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+    return images, Counter(ending for file in files if (ending := file.suffix.lower()) not in IMAGE_SUFFIXES)
+
+
+def left_out(endings: Counter[str]) -> str:
+    """A note on the files that are not read; empty where there are none.
+
+    >>> left_out(Counter({".svg": 1, ".heic": 40}))
+    '41 files were left out because of their endings: 40 .heic, 1 .svg; convert images to PNG or JPEG'
+    """
+    if not endings:
+        return ""
+    count, shown = endings.total(), endings.most_common()
+    kinds = [f"{number:,} {ending or 'without one'}" for ending, number in shown[:5]]
+    kinds += [f"{count - sum(number for _, number in shown[:5]):,} others"] if len(shown) > 5 else []
+    files, their = ("file was", "its ending") if count == 1 else ("files were", "their endings")
+    return f"{count:,} {files} left out because of {their}: {', '.join(kinds)}; convert images to PNG or JPEG"
+
+
+def read_image(file: Path, size: int) -> np.ndarray:
+    """One image as (3, size, size) uint8: RGB, upright, the whole picture resized, whatever its proportions.
+
+    Transparency is ignored, as torchvision's loaders do, unless everything is drawn in one colour: such a
+    picture is put on a white or black ground. 16-bit images are scaled to 8 bits by their full range. 32-bit
+    images have no fixed white: floats within 0 to 1 are scaled by 255, all others by their own range.
+    """
+    try:
+        with Image.open(file) as image:
+            image.load()
+            turn = _orientation(image)
+            rgb = _rgb(image)
+            upright = rgb if turn is None else rgb.transpose(turn)
+            squared = upright.resize((size, size), Image.Resampling.BILINEAR)
+    except Exception as error:  # pillow raises many kinds for damaged files
+        raise ValueError(
+            f"{file} cannot be decoded ({error}); it is damaged or not an image: fetch it again, "
+            "then run this again, which goes on where it stopped"
+        ) from error
+    return np.asarray(squared).transpose(2, 0, 1)
+
+
+def _orientation(image: Any) -> int | None:
+    """The transposition that puts a loaded image upright; None if it is upright or its EXIF is damaged.
+
+    Pillow's `exif_transpose` also writes the EXIF data anew, and fails where any other tag is damaged.
+    """
+    with contextlib.suppress(Exception):
+        return _UPRIGHT.get(image.getexif().get(0x0112))
+    return None
+
+
+def _rgb(image: Any) -> Any:
+    """The image in 8-bit RGB."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        image = _eight_bits(image)
+    if image.mode in ("LA", "PA") or (image.mode == "P" and "transparency" in image.info):
+        image = image.convert("RGBA")
+    if image.mode == "RGBA":
+        *colours, (clear, opaque) = image.getextrema()
+        if clear < opaque and all(low == high for low, high in colours):
+            light = sum(low for low, _ in colours) > 382
+            ground = Image.new("RGB", image.size, "black" if light else "white")
+            ground.paste(image, mask=image.getchannel("A"))
+            return ground
+    return image.convert("RGB")  # the colours themselves, not those behind their transparency
+
+
+def _eight_bits(image: Any) -> Any:
+    """A grey image of 16 or 32 bits, scaled to 8."""
+    values = np.asarray(image).astype(np.float64)
+    low, high = 0.0, 65535.0
+    if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):  # of other files, "I" has 16 bits
+        finite = values[np.isfinite(values)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        if image.mode == "F" and low >= 0 and high <= 1:
+            low, high = 0.0, 1.0
+    values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
+    scaled = (values - low) / max(high - low, np.finfo(np.float64).tiny)
+    return Image.fromarray(np.rint(255 * scaled).astype(np.uint8))
+
+
+def _progress() -> Any:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)

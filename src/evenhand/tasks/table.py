@@ -96,16 +96,14 @@ def read_table(
         content = {"kind": "text", "texts": as_text(frame[text])}
     elif image is not None:
         ids = as_text(frame[image])
-        content = {"kind": "images", "files": image_files(ids, file, image)}
+        content = {"kind": "images", "files": folder.image_files(ids, file, image)}
     else:
         hidden = {label, *drop, *([group] if hide_group else [])}
         content = {"kind": "table"}
         content["frame"] = cleaned(frame[[c for c in frame.columns if c not in hidden]], notes, missing)
         if group is not None:
-            seen = (
-                "kept from the model" if hide_group else "also a feature of the model (--hide-group hides it)"
-            )
-            notes.append(f"the group column {group!r} is {seen}")
+            seen = "also a feature of the model (--hide-group hides it)"
+            notes.append(f"the group column {group!r} is {'kept from the model' if hide_group else seen}")
     return Samples(
         ids=ids,
         y=y,
@@ -232,18 +230,6 @@ def _attribute(values: Any) -> tuple[np.ndarray, tuple[str, ...]]:
             f"got {len(names):,}; cut it into fewer groups"
         )
     return position, tuple(names.tolist())
-
-
-def image_files(paths: list[str], table: Path, column: str) -> list[Path]:
-    """Where the listed images lie: as written, or beside the table."""
-    files = [Path(path) if Path(path).is_absolute() else table.parent / path for path in paths]
-    absent = [file for file in files if not file.is_file()]
-    if absent:
-        raise ValueError(
-            f"expected an image for every row, but {len(absent):,} of {len(files):,} paths in the column "
-            f"{column!r} lead nowhere, the first being {absent[0]}; paths start at the table's own folder"
-        )
-    return files
 
 
 def _plain(values: Any) -> Any:

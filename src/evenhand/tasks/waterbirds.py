@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.tasks import datasets, images
+from evenhand.tasks import datasets, samples
 from evenhand.tasks.samples import Samples, read_columns, read_rows
 from evenhand.training.augment import Warp
 from evenhand.training.data import Task
 
-RECIPE = images.PRETRAINED.replace(epochs=300, batch_size=137, weight_decay=1e-2)
+RECIPE = samples.PRETRAINED.replace(epochs=300, batch_size=137, weight_decay=1e-2)
 HAS_GROUPS = True
 
 SOURCE = datasets.Source(
@@ -35,7 +35,7 @@ COLUMNS = {"img_filename": (), "y": ("0", "1"), "split": ("0", "1", "2"), "place
 def load(root: Path | None = None, *, size: int = 224) -> Task:
     """The published splits; validation and test are weighted by the training groups."""
     settings = {"recipe": RECIPE, "augment": AUGMENT, "weighted": True}
-    return images.image_task("waterbirds", listing(root), size, **settings)
+    return samples.image_task("waterbirds", listing(root), size, **settings)
 
 
 def listing(root: Path | None = None) -> Samples:

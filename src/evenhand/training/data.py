@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.core.arrays import as_numpy, as_real, as_whole
-from evenhand.core.rebalance import Balanced
+from evenhand.core.partition import Balanced
 from evenhand.training.recipe import Recipe
 
 MOST_NAMES = 100_000  # of classes, and of groups
@@ -262,3 +262,60 @@ def training_weights(train: Tensor, other: Tensor, num_groups: int) -> Tensor:
     ratio = torch.where(present > 0, wanted / present.clamp(min=1e-300), 0.0)
     weight = ratio[other]
     return (weight * len(other) / weight.sum().clamp(min=1e-300)).float()
+
+
+def reweighted(split: Split, train: Split) -> Split:
+    """The split with weights that restate it in the training groups' proportions, where there are groups."""
+    if split.group is None or train.group is None:
+        return split
+    num_groups = int(torch.cat([train.group, split.group]).max()) + 1
+    return dataclasses.replace(split, weight=training_weights(train.group, split.group, num_groups))
+
+
+def limited(task: Task, limit: int) -> Task:
+    """At most `limit` samples of each split; classes and groups keep their shares as far as possible.
+
+    Every class keeps at least one sample where the limit allows it. Weights are made again, from the
+    training samples that are left.
+    """
+    if limit < task.num_classes:
+        raise ValueError(f"limit must allow one sample of each of {task.num_classes} classes, got {limit}")
+    train, *others = (_smaller(split, limit) for split in (task.train, task.val, task.test))
+    val, test = (split if split.weight is None else reweighted(split, train) for split in others)
+    digest = checksum(task.checksum, f"limit={limit}")
+    return dataclasses.replace(task, train=train, val=val, test=test, checksum=digest)
+
+
+def _smaller(split: Split, limit: int) -> Split:
+    if len(split) <= limit:
+        return split
+    y = split.y.numpy()
+    group = y if split.group is None else split.group.numpy()
+    rng, chosen = np.random.default_rng(0), []
+    labels, counts = np.unique(y, return_counts=True)
+    for label, wanted in zip(labels, shares(counts, limit), strict=True):
+        present, sizes = np.unique(group[y == label], return_counts=True)
+        for number, keep in zip(present, shares(sizes, int(wanted)), strict=True):
+            members = np.flatnonzero((y == label) & (group == number))
+            chosen.append(rng.permutation(members)[:keep])
+    smaller = split.take(np.sort(np.concatenate(chosen)))
+    return dataclasses.replace(smaller, index=torch.arange(len(smaller)))
+
+
+def shares(counts: np.ndarray, total: int) -> np.ndarray:
+    """Whole numbers in the proportions of `counts` that add up to `total`, each at least 1 if possible.
+
+    >>> shares(np.array([970, 30]), 10).tolist()
+    [9, 1]
+    """
+    total = min(total, int(counts.sum()))
+    exact = counts * (total / counts.sum())
+    whole: np.ndarray = np.floor(exact).astype(np.int64)
+    if total >= len(counts):
+        whole = np.maximum(whole, 1)
+    while (rest := total - whole.sum()) != 0:  # ends: each step moves one sample towards the total
+        if rest > 0:
+            whole[np.argmax(np.where(whole < counts, exact - whole, -np.inf))] += 1
+        else:
+            whole[np.argmax(np.where(whole > 1, whole - exact, -np.inf))] -= 1
+    return whole

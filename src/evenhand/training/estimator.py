@@ -18,7 +18,7 @@ from evenhand.training import log
 from evenhand.training.checkpoint import Histories, claim_together, load_for_all, save_checkpoint, write_curve
 from evenhand.training.data import checksum
 from evenhand.training.estimator_histories import fit, losses_of, probabilities, seeded, softmax, training_of
-from evenhand.training.evaluation import weighted_mean
+from evenhand.training.forward import weighted_mean
 from evenhand.training.keys import Description, is_named
 from evenhand.training.stage import (
     Fit,

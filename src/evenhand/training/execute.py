@@ -1,4 +1,4 @@
-"""execute: one task, one method, one seed; the finished run as a record."""
+"""execute: one task, one method, one seed; the finished run as a record, with its scores and curves."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import nn
 
 import evenhand
 from evenhand.core import ranks
-from evenhand.core.metrics import identification
-from evenhand.core.partition import partition
-from evenhand.training import log, manifest, progress
+from evenhand.core.metrics import identification, wilson_interval
+from evenhand.core.partition import Partition, partition
+from evenhand.core.ranks import join_ranks
+from evenhand.training import log, store
 from evenhand.training.checkpoint import claim_together
-from evenhand.training.cuda_graphs import allow_kernels
-from evenhand.training.data import Task, as_input
-from evenhand.training.evaluation import autocast, dynamics, score
+from evenhand.training.data import Split, Task, as_input
+from evenhand.training.forward import allow_kernels, autocast
 from evenhand.training.keys import Identity, identify
 from evenhand.training.models import rebuilt
 from evenhand.training.plugins import groups_needed
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record, is_whole, set_damage_aside
 from evenhand.training.run import Run
+from evenhand.training.stage import Fit
 from evenhand.training.store import check_folder, json_bytes, write_bytes, write_json
-from evenhand.training.sync import join_ranks
 
 HALF = 65504.0  # the largest float16
 
@@ -48,7 +49,7 @@ def execute(
     seed: int = 0,
     runs: str | Path = "runs",
     device: str = "auto",
-    show: progress.Silent | None = None,
+    show: log.Silent | None = None,
 ) -> Record:
     """Train with a method and score the model; a run that is already finished is returned at once.
 
@@ -163,7 +164,8 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
         "epochs": {name: fit.epochs for name, fit in sorted(run.stages.items())},
     }
     content = json_bytes(metrics)
-    manifest.write(run.path, content, {name: (fit.folder, fit.epochs) for name, fit in run.stages.items()})
+    folders = {name: (fit.folder, fit.epochs) for name, fit in run.stages.items()}
+    store.write_run_manifest(run.path, content, folders)
     write_bytes(run.path / "metrics.json", content)  # last: its existence means that the run is complete
 
 
@@ -249,3 +251,104 @@ def _commit(folder: Path) -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return f"{commit}+" if changes else commit
+
+
+# -- scores and curves; only these read the true groups, those of the test set among them ----------------
+
+
+def score(split: Split, predictions: npt.NDArray[np.int64], task: Task) -> dict[str, Any]:
+    """Accuracies of one split; where there are no groups, the worst class stands for the worst group."""
+    correct = predictions == split.y.numpy()
+    classes = _parts(correct, split.y.numpy(), task.class_names)
+    groups = None if split.group is None else _parts(correct, split.group.numpy(), task.group_names)
+    worst = min(groups or classes, key=lambda part: part["accuracy"])
+    weight = None if split.weight is None else split.weight.double().numpy()
+    return {
+        "wga": worst["accuracy"],
+        "wga_interval": worst["interval"],
+        "wga_over": "classes" if groups is None else "groups",
+        "worst_group": worst["name"],
+        "worst_class": min(part["accuracy"] for part in classes),
+        "accuracy": float(correct.mean()),
+        "accuracy_weighted": float(np.average(correct, weights=weight)),
+        "accuracy_balanced": float(np.mean([part["accuracy"] for part in groups or classes])),
+        "groups": groups,
+        "classes": classes,
+    }
+
+
+def _parts(
+    correct: npt.NDArray[np.bool_], part: npt.NDArray[np.int64], names: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Accuracy, size and 95% interval of every group (or class) that has samples."""
+    counts = np.bincount(part, minlength=len(names))
+    hits = np.bincount(part, weights=correct, minlength=len(names)).astype(int)
+    return [
+        {
+            "name": names[i],
+            "count": int(counts[i]),
+            "accuracy": hits[i] / counts[i],
+            "interval": list(wilson_interval(int(hits[i]), int(counts[i]))),
+        }
+        for i in np.flatnonzero(counts)
+    ]
+
+
+def dynamics(fits: Mapping[str, Fit], partition: Partition | None, task: Task) -> dict[str, Any] | None:
+    """Curves of every recorded training and the make-up of the clusters; None where nothing conflicts.
+
+    For tables and figures only.
+    """
+    if not has_conflicts(task):
+        return None
+    stages = {
+        name: {
+            "train": _curves(fit.hits, fit.losses, task.train, task),
+            "val": _curves(fit.val_hits, fit.val_losses, task.val, task),
+        }
+        for name, fit in sorted(fits.items())
+        if fit.recorded
+    }
+    return {"stages": stages, "clusters": [] if partition is None else _clusters(partition, task)}
+
+
+def has_conflicts(task: Task) -> bool:
+    """Whether it is known which training and validation samples break the shortcut."""
+    return task.train.group is not None and task.val.group is not None and bool(task.conflicting)
+
+
+def _curves(hits: np.ndarray, losses: np.ndarray, split: Split, task: Task) -> dict[str, Any]:
+    """Accuracy and mean loss of aligned and of conflicting samples after every epoch."""
+    conflicting = _conflicting(split, task)
+    return {
+        name: {
+            "count": int(rows.sum()),
+            "accuracy": hits[rows].mean(axis=0, dtype=np.float64).tolist() if rows.any() else [],
+            "loss": losses[rows].mean(axis=0, dtype=np.float64).tolist() if rows.any() else [],
+        }
+        for name, rows in (("aligned", ~conflicting), ("conflicting", conflicting))
+    }
+
+
+def _clusters(partition: Partition, task: Task) -> list[dict[str, Any]]:
+    """Size of each class's clusters, and how many of their samples conflict."""
+    conflicting = _conflicting(task.train, task)
+    cells = []
+    for label in partition.classes.tolist():
+        for cluster in ("majority", "minority"):
+            rows = (partition.labels == label) & (partition.minority == (cluster == "minority"))
+            cells.append(
+                {
+                    "class": task.class_names[int(label)],
+                    "cluster": cluster,
+                    "size": int(rows.sum()),
+                    "conflicting": int((rows & conflicting).sum()),
+                }
+            )
+    return cells
+
+
+def _conflicting(split: Split, task: Task) -> np.ndarray:
+    assert split.group is not None
+    conflicting: np.ndarray = np.isin(split.group.numpy(), sorted(task.conflicting))
+    return conflicting

@@ -15,17 +15,23 @@ from torch.nn import functional as F
 
 from evenhand.core import ranks
 from evenhand.core.history import LossHistory
-from evenhand.training import sync
 from evenhand.training.batches import batch_sizes
-from evenhand.training.checkpoint import Histories, save_checkpoint, write_curve
-from evenhand.training.cuda_graphs import Forward, Graphed, allow_kernels, fast_forward
+from evenhand.training.checkpoint import EMA, Histories, Rules, save_checkpoint, write_curve
 from evenhand.training.data import Batch
-from evenhand.training.evaluation import autocast, eval_batch_size, evaluate, standard_error, weighted_mean
+from evenhand.training.forward import (
+    Forward,
+    Graphed,
+    allow_kernels,
+    autocast,
+    eval_batch_size,
+    evaluate,
+    fast_forward,
+    standard_error,
+    weighted_mean,
+)
 from evenhand.training.models import find_head
 from evenhand.training.objective import Tap
 from evenhand.training.recipe import Recipe
-from evenhand.training.stopping import EMA, Rules
-from evenhand.training.sync import seed_epoch
 
 if TYPE_CHECKING:
     from evenhand.training.stage import Stage
@@ -52,7 +58,7 @@ class Training:
         self.histories = Histories(folder, len(run.train), len(run.val)) if stage.recorded else None
         self.progress, self.device = run.progress, run.device
         model = run.make_model(stage.salt) if stage.factory is None else run.make(stage.factory, stage.salt)
-        self.model, self.objective = sync.synchronize_batch_norm(model, self.device), stage.objective
+        self.model, self.objective = ranks.synchronize_batch_norm(model, self.device), stage.objective
         self.model.to(self.device)
         self._head = self._freeze_all_but_the_head() if stage.request.train_only == "head" else None
         # What the objective holds; a function holds nothing.
@@ -118,6 +124,8 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """All that the next epoch depends on."""
+        ema = self.ema
+        average = None if ema is None else {"model": ema.module.state_dict(), "taken": ema.taken}
         return {
             "epoch": self.epoch,
             "model": self.model.state_dict(),
@@ -127,9 +135,7 @@ class Training:
             "log": self.log,
             "seconds": self.seconds,
             "histories": None if self.histories is None else self.histories.sums,
-            "average": None
-            if self.ema is None
-            else {"model": self.ema.module.state_dict(), "taken": self.ema.taken},
+            "average": average,
             **self.rules.state(),
         }
 
@@ -160,7 +166,7 @@ class Training:
         except RuntimeError as error:
             raise ValueError(f"start must be a training of the same network: {error}") from error
         # The parameters of an objective may mean something else in another one.
-        plain = not any(True for _ in self._objective_module.parameters())
+        plain = not [*self._objective_module.parameters()]
         if plain and not self.stage.has_step and self._head is None and self._fits(state["optimizer"]):
             self._load_optimizers(state)
 
@@ -186,20 +192,18 @@ class Training:
     def _save(self, *, force: bool) -> None:
         # Saving may take a fiftieth of the time, so that a fast training is not slowed down by it.
         now = time.monotonic()
-        if not ranks.first() or (not force and now - self._saved_at < 50 * self._save_cost):
-            return
-        write_curve(self.folder, self.log)
-        save_checkpoint(self.folder / "last.ckpt", self.state())
-        self._saved_at = time.monotonic()
-        self._save_cost = self._saved_at - now
+        if ranks.first() and (force or now - self._saved_at >= 50 * self._save_cost):
+            write_curve(self.folder, self.log)
+            save_checkpoint(self.folder / "last.ckpt", self.state())
+            self._saved_at = time.monotonic()
+            self._save_cost = self._saved_at - now
 
     def snapshot(self, name: str) -> None:
         """Keep the state under the name of the rule that asked for it; the first rank's is everybody's."""
-        if not ranks.first():
-            return
-        write_curve(self.folder, self.log)  # first: whoever finds the snapshot wants the curve up to it
-        state = {**self.state(), "model": self.kept_weights(name), "best": {}, "checks": []}
-        save_checkpoint(self.folder / f"{name}.ckpt", state)
+        if ranks.first():
+            write_curve(self.folder, self.log)  # first: whoever finds the snapshot wants the curve up to it
+            state = {**self.state(), "model": self.kept_weights(name), "best": {}, "checks": []}
+            save_checkpoint(self.folder / f"{name}.ckpt", state)
 
     def kept_weights(self, name: str) -> dict[str, Tensor]:
         """The weights that a snapshot of this name holds."""
@@ -211,9 +215,11 @@ class Training:
         """Train until the rule `stop` has fired, or for `stop` epochs in all."""
         limit = stop if isinstance(stop, int) else self.recipe.epochs
         for model in dict.fromkeys([self.model, self.ema_or_model]):
-            sync.broadcast(model)
+            ranks.broadcast(model)
         forward = self._fast_forward()
-        self._tap = Tap(self.model, forward, self._full_slice())
+        size = self.train.batch_size
+        full = ranks.slices(torch.arange(size), [size], self.recipe.slices)[1][0].length  # of a full batch
+        self._tap = Tap(self.model, forward, full)
         title = self.stage.name + (", which learned nothing, with other weights" if self.stage.salt else "")
         self.progress.start(title, epochs=limit, samples=len(self.train.split), done=min(self.epoch, limit))
         reason = "interrupted"
@@ -228,12 +234,12 @@ class Training:
             if isinstance(stop, int):
                 self.snapshot(f"epoch-{stop}")
             early = isinstance(stop, str) and self.epoch < limit
-            kind = "training accuracy" if stop == "train" else "validation accuracy"
-            kind = "score" if stop == "val" and self.stage.request.score is not None else kind
+            scored = stop == "val" and self.stage.request.score is not None
+            kind = "score" if scored else "training accuracy" if stop == "train" else "validation accuracy"
             reason = f"stopped: {kind} no longer rises" if early else ""
         finally:
             if isinstance(forward, Graphed):
-                self._tap = Tap(self.model, self.model, self._full_slice())
+                self._tap = Tap(self.model, self.model, full)
                 forward.release()
             self.progress.finish(reason)
 
@@ -252,7 +258,7 @@ class Training:
 
     def _one_epoch(self) -> None:
         begun = time.monotonic()
-        number, generator = seed_epoch(self.stage.run.seed, self.stage.name, self.epoch, self.device)
+        number, generator = ranks.seed_epoch(self.stage.run.seed, self.stage.name, self.epoch, self.device)
         order = self._order(np.random.default_rng(number))
         self.model.train(self._head is None)
         if self._head is not None:
@@ -260,7 +266,7 @@ class Training:
         self._objective_module.train()
         total, hits = torch.zeros(2, dtype=torch.float64, device=self.device)
         sizes = batch_sizes(len(order), self.train.batch_size)
-        rows, slices = sync.slices(order, sizes, self.recipe.slices)
+        rows, slices = ranks.slices(order, sizes, self.recipe.slices)
         steps = self.epoch * len(sizes) + np.cumsum([0, *(piece.last for piece in slices[:-1])])
         lengths = [piece.length for piece in slices]
         batches = self.train(rows, generator, lengths, epoch=self.epoch, steps=steps.tolist())
@@ -289,7 +295,7 @@ class Training:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none=True)
 
-    def _step(self, batch: Batch, piece: sync.Slice) -> Tensor:
+    def _step(self, batch: Batch, piece: ranks.Slice) -> Tensor:
         """Go back through a batch or a slice of it, and update the weights after the last; gives the loss."""
         objective: Any = self.objective
         if self.stage.has_step:
@@ -301,7 +307,7 @@ class Training:
                 loss = objective(self._tap, batch)
             (loss * piece.share).backward()
             if piece.last:
-                sync.all_reduce_gradients(self._parameters())
+                ranks.all_reduce_gradients(self._parameters())
                 self.optimizers["model"].step()
                 self._zero_gradients()
         if piece.last:
@@ -374,17 +380,11 @@ class Training:
             raise ValueError(f"score must give a finite number, got {score} in epoch {self.epoch}")
         return score
 
-    def _full_slice(self) -> int:
-        """How many samples this rank computes at a time of a full batch."""
-        size = self.train.batch_size
-        return sync.slices(torch.arange(size), [size], self.recipe.slices)[1][0].length
-
 
 def make_optimizer(parameters: list[Any], recipe: Recipe, device: torch.device) -> torch.optim.Optimizer:
     """Adam, or SGD with momentum; fused where the device has it."""
     fused = True if device.type == "cuda" else None
+    common: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay, "fused": fused}
     if recipe.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=fused)
-    return torch.optim.SGD(
-        parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=fused
-    )
+        return torch.optim.Adam(parameters, **common)
+    return torch.optim.SGD(parameters, momentum=recipe.momentum, **common)

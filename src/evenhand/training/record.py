@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.training import manifest, plugins
+from evenhand.training import plugins, store
 from evenhand.training.store import (
     COUNT,
     NUMBER,
@@ -59,12 +59,12 @@ class Record:
 
     @cached_property
     def _manifest(self) -> dict[str, Any]:
-        return manifest.read(self.path)
+        return store.read_manifest(self.path)
 
     def file(self, name: str) -> Path:
         """The path of one of the run's files, or Damaged if it is not as it was written."""
         try:
-            return manifest.verified(self.path, name, self._manifest["files"])
+            return store.verified(self.path, name, self._manifest["files"])
         except Damaged as error:
             raise Damaged(f"{error}; run the same again to make it anew") from error
 
@@ -168,7 +168,7 @@ class Record:
 
     def _verify_stage(self, name: str, path: Path) -> None:
         digests = self._manifest["stages"].get(name, {})
-        manifest.verify(path, digests.get(path.name), self.config["stages"][name]["epochs"])
+        store.verify(path, digests.get(path.name), self.config["stages"][name]["epochs"])
 
     def losses(self, name: str = "erm") -> np.ndarray | None:
         """The loss histories of a recorded training, (samples, epochs) memory-mapped; None if not kept."""
@@ -192,7 +192,7 @@ def is_finished(path: Path, *, everything: bool = False) -> bool:
     A run is not finished either if another file that tables read is not as it was written; `execute` then
     sets that file aside and makes it again.
     """
-    metrics = path / manifest.METRICS
+    metrics = path / store.METRICS
     if not metrics.exists():
         return False
     try:
@@ -217,26 +217,26 @@ def damaged(path: Path, *, everything: bool) -> list[tuple[Path, Damaged]]:
     try:
         files, stages = record._manifest["files"], record._manifest["stages"]
     except Damaged as error:
-        return [(path / manifest.NAME, error)]
-    found = manifest.damaged(path, {n: files[n] for n in files if everything or n != manifest.WEIGHTS})
+        return [(path / store.MANIFEST, error)]
+    found = store.find_damaged(path, {n: files[n] for n in files if everything or n != store.WEIGHTS})
     if everything and stages and not found:
         for name, stage in record.config["stages"].items():
-            found += manifest.damaged(record.stage(name), stages.get(name, {}), stage["epochs"])
+            found += store.find_damaged(record.stage(name), stages.get(name, {}), stage["epochs"])
         found = [(file, error) for file, error in found if file.exists()]  # a training's may be gone
     return found
 
 
 def set_damage_aside(path: Path) -> None:
     """Make a run unfinished whose files are damaged; only who holds the claim of its folder may."""
-    if not (path / manifest.METRICS).exists():
+    if not (path / store.METRICS).exists():
         return
     for file, error in damaged(path, everything=True):
         if file.parent == path and file.exists():
             set_aside(file, error)
         else:  # gone; or a training's own, which are set aside and made again by who goes on with it
             warnings.warn(f"{error}; the run is computed again", stacklevel=2)
-    (path / manifest.METRICS).unlink(missing_ok=True)
-    (path / manifest.NAME).unlink(missing_ok=True)
+    (path / store.METRICS).unlink(missing_ok=True)
+    (path / store.MANIFEST).unlink(missing_ok=True)
 
 
 def read_metrics(path: Path) -> dict[str, Any]:

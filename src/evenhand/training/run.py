@@ -15,20 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.core import ranks
-from evenhand.core.partition import Partition, of_mask
-from evenhand.core.rebalance import Balanced
-from evenhand.training import log, progress
+from evenhand.core.partition import Balanced, Partition, of_mask
+from evenhand.training import log
 from evenhand.training.batches import Batches, Inputs
 from evenhand.training.checkpoint import claim_together
-from evenhand.training.cuda_graphs import allow_kernels
 from evenhand.training.data import Batch, Split, Task, as_input, checksum
-from evenhand.training.evaluation import eval_batch_size, features, logits
+from evenhand.training.forward import allow_kernels, eval_batch_size, features, logits
 from evenhand.training.keys import Description, describe_inputs, resolve
-from evenhand.training.manifest import is_intact, write_digested
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import key_of
 from evenhand.training.stage import Factory, Fit, Request, Stage
+from evenhand.training.store import is_intact, write_digested
 
 if TYPE_CHECKING:
     from evenhand.training.estimator import EstimatorFit
@@ -64,7 +62,7 @@ class Run:
         path: Path,
         identity: dict[str, Any],
         device: torch.device,
-        show: progress.Silent | None = None,
+        show: log.Silent | None = None,
     ) -> None:
         self.arithmetic = resolve(task, recipe, device)
         self.recipe = recipe.replace(precision=self.arithmetic.precision)
@@ -78,7 +76,7 @@ class Run:
         # For the stages:
         self.identity, self.preparation = identity, describe_inputs(task)
         self.inputs = Inputs(task, device)
-        self.progress = (show or progress.choose()) if ranks.first() else progress.Silent()
+        self.progress = (show or log.choose_progress()) if ranks.first() else log.Silent()
         self.used: dict[Path, tuple[object, ...]] = {}  # what each training was made with
         self._feature_files: dict[Path, Tensor] = {}
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from evenhand.core import ranks
 from evenhand.core.arrays import as_whole
-from evenhand.training import log, sync
+from evenhand.training import log
 from evenhand.training.batches import Transform
 from evenhand.training.checkpoint import Histories, claim_together, load_for_all, write_curve
 from evenhand.training.data import Split, checksum
@@ -181,7 +181,7 @@ class Stage:
         self.snapshot = self.stop if isinstance(self.stop, str) else f"epoch-{self.stop}"
         content, named = self._content()
         self.folder = stage_folder(run, content, named=named)
-        sync.check_stage(
+        ranks.check_stage(
             self.name, self.folder.name, self.needs_whole_batches, recipe.slices, separable=not self.has_step
         )
         if not self._is_named():
@@ -343,7 +343,7 @@ class Stage:
         return model.to(run.device).eval()
 
 
-# -- what stages of networks and of estimators have in common -----------------------------------------------
+# -- what stages of networks and of estimators have in common --------------------------------------------
 
 
 def other_samples(run: Run, request: Request) -> Split | None:

@@ -35,18 +35,18 @@ from evenhand.audit import predict as audited  # noqa: E402
 from evenhand.bench import pack as records  # noqa: E402
 from evenhand.bench.results import frame  # noqa: E402
 from evenhand.core.history import LossHistory  # noqa: E402
-from evenhand.core.rebalance import rebalance, sample_weights  # noqa: E402
+from evenhand.core.partition import rebalance, sample_weights  # noqa: E402
 from evenhand.integrations import files, prediction  # noqa: E402
 from evenhand.report import render, tables  # noqa: E402
 from evenhand.report.page import build  # noqa: E402
-from evenhand.tasks import bar, celeba, colour, cub, images, samples, table, waterbirds  # noqa: E402
-from evenhand.training import manifest, models, plugins, store  # noqa: E402
+from evenhand.tasks import bar, celeba, colour, cub, samples, table, waterbirds  # noqa: E402
+from evenhand.training import models, plugins, store  # noqa: E402
 from evenhand.training import record as record_files  # noqa: E402
 from evenhand.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from evenhand.training.estimator import tree_arrays  # noqa: E402
-from evenhand.training.manifest import seal  # noqa: E402
 from evenhand.training.recipe import Recipe  # noqa: E402
 from evenhand.training.record import Record, is_finished, read_metrics  # noqa: E402
+from evenhand.training.store import write_manifest  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _read_metrics(folder: Path) -> object:
 def _sealed(folder: Path) -> None:
     _runs(folder)
     path = (folder / "run").resolve()
-    seal(path, {each.name: each.read_bytes() for each in path.iterdir()})
+    write_manifest(path, {each.name: each.read_bytes() for each in path.iterdir()})
 
 
 def _read_page(folder: Path) -> object:
@@ -300,13 +300,13 @@ def _run_config(folder: Path) -> None:
 def _manifest(folder: Path) -> None:
     _picture("png")(folder)
     os.environ["EVENHAND_CACHE"] = str(folder / "cache")
-    done = images.decoded("t", [folder / "i.png"], 4)
+    done = samples.decode_images("t", [folder / "i.png"], 4)
     (folder / "manifest.json").symlink_to(done.folder / "manifest.json")
 
 
 def _read_manifest(folder: Path) -> object:
     os.environ["EVENHAND_CACHE"] = str(folder / "cache")
-    return images.damaged_chunks(images.decoded("t", [folder / "i.png"], 4))
+    return samples.damaged_chunks(samples.decode_images("t", [folder / "i.png"], 4))
 
 
 def _names(folder: Path) -> None:
@@ -423,7 +423,7 @@ TARGETS = [
     _door("json_config", "run/config.json", record_files.CONFIG),
     _door("json_dynamics", "run/dynamics.json", record_files.DYNAMICS),
     _door("json_timing", "run/timing.json", record_files.TIMING),
-    _door("json_checksums", "run/checksums.json", manifest.SCHEMA),
+    _door("json_checksums", "run/checksums.json", store.MANIFEST_SCHEMA),
     Target("dynamics", "run/dynamics.json", _runs, _read_record),
     Target("timing", "run/timing.json", _runs, _read_record),
     Target("checksums", "run/checksums.json", _sealed, _read_record, named=False),
@@ -443,9 +443,9 @@ TARGETS = [
     Target("history", "losses.npy", _history, lambda f: LossHistory(5, path=f / "losses.npy").losses),
     Target("safetensors", "w.safetensors", _weights("safetensors"), _read_weights("safetensors")),
     Target("pth", "w.pth", _weights("pth"), _read_weights("pth")),
-    Target("png", "i.png", _picture("png"), lambda f: images.read(f / "i.png", 8)),
-    Target("jpg", "i.jpg", _picture("jpg"), lambda f: images.read(f / "i.jpg", 8)),
-    Target("gif", "i.gif", _picture("gif"), lambda f: images.read(f / "i.gif", 8)),
+    Target("png", "i.png", _picture("png"), lambda f: samples.read_image(f / "i.png", 8)),
+    Target("jpg", "i.jpg", _picture("jpg"), lambda f: samples.read_image(f / "i.jpg", 8)),
+    Target("gif", "i.gif", _picture("gif"), lambda f: samples.read_image(f / "i.gif", 8)),
     Target("losses_npy", "l.npy", _losses, lambda f: partition(files._read(f / "l.npy", "losses"), [0, 1] * 3), named=False),
     Target("labels_npy", "y.npy", _labels, lambda f: partition(np.eye(6), files._read(f / "y.npy", "labels")), named=False),
     Target("predict_input", "x.npz", _input, _read_input),
