@@ -49,6 +49,41 @@ PAGES = {
 def _within(app: Any, name: str, source: list[str]) -> None:
     for file, page in PAGES.items():
         source[0] = source[0].replace(f"]({file})", f"]({page})")
+    source[0] = source[0].replace("<!-- every command -->", _commands() if name == "command_line" else "")
+    source[0] = source[0].replace(
+        "<!-- settings of every method -->", _settings() if name == "methods" else ""
+    )
+
+
+def _commands() -> str:
+    """Every command with its help, arguments and options, as the program declares them."""
+    import typer
+
+    from evenhand.cli import app
+
+    def listed(name: str, command: Any) -> list[str]:
+        lines = [f"### {name}", inspect.cleandoc(command.help or ""), ""]
+        for given in command.params:
+            argument = given.param_type_name == "argument"
+            names = (
+                f"`{given.metavar or given.name}`" if argument else ", ".join(f"`{n}`" for n in given.opts)
+            )
+            shown = given.default not in (None, False, "") and not callable(given.default)
+            default = f" Default: `{given.default}`." if shown else ""
+            lines.append(f"- {names}: {getattr(given, 'help', None) or ''}{default}")
+        below = getattr(command, "commands", {}).items()
+        return [*lines, "", *(line for key, each in below for line in listed(f"{name} {key}", each))]
+
+    return "\n".join(listed("evenhand", typer.main.get_command(app)))
+
+
+def _settings() -> str:
+    """Every method with its arguments and their meaning, from its docstring."""
+    from evenhand.training import plugins
+
+    names = list(plugins.describe("evenhand.methods", "train"))
+    each = [f".. autofunction:: evenhand.methods.{name}.train" for name in names]
+    return "\n".join(["```{eval-rst}", *each, "```"])
 
 
 def _plain(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:

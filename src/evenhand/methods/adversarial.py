@@ -1,4 +1,4 @@
-"""Adversarial Debiasing (Zhang et al., AIES 2018): an adversary must not guess the attribute from outputs."""
+"""Adversarial Debiasing (Zhang et al., AIES 2018): outputs must not reveal the attribute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AFR (Qiu et al., ICML 2023): refit the last layer on samples weighed by how unlikely ERM finds them."""
+"""AFR (Qiu et al., ICML 2023): refit the last layer, upweighting samples that ERM finds unlikely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AGRO (Paranjape et al., ICLR 2023): a grouper seeks the groups with the highest loss, a model evens it."""
+"""AGRO (Paranjape et al., ICLR 2023): a grouper finds the groups with the highest loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CB-LLR (LaBonte et al., NeurIPS 2023): a new last layer from held-out samples, classes drawn evenly."""
+"""CB-LLR (LaBonte et al., NeurIPS 2023): retrain the last layer on held-out samples with balanced classes."""
 
 from __future__ import annotations
 

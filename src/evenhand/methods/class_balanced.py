@@ -1,4 +1,4 @@
-"""Class balancing (LaBonte et al., NeurIPS 2024): ERM in which all classes count the same."""
+"""Class balancing (LaBonte et al., NeurIPS 2024): ERM on balanced classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CVaR-DRO (Levy et al., NeurIPS 2020): minimise the mean loss of the worst share of each batch."""
+"""CVaR-DRO (Levy et al., NeurIPS 2020): minimize the mean loss of the worst fraction of each batch."""
 
 from __future__ import annotations
 

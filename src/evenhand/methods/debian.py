@@ -1,4 +1,4 @@
-"""DebiAN (Li et al., ECCV 2022): a discoverer seeks uneven parts of classes, the classifier evens them."""
+"""DebiAN (Li et al., ECCV 2022): a discoverer finds biased parts of each class, which are reweighted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DFR (Kirichenko et al., ICLR 2023): fit ERM's last layer again on validation samples of even groups."""
+"""DFR (Kirichenko et al., ICLR 2023): refit ERM's last layer on group-balanced validation samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DPE (To et al., ICML 2025): an ensemble of class prototypes that differ, on even samples of validation."""
+"""DPE (To et al., ICML 2025): diverse class prototypes, fitted on balanced validation samples."""
 
 from __future__ import annotations
 

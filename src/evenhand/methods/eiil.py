@@ -1,4 +1,4 @@
-"""EIIL (Creager et al., ICML 2021): find two environments in which a reference model is least invariant."""
+"""EIIL (Creager et al., ICML 2021): infer two environments in which a reference model is least invariant."""
 
 from __future__ import annotations
 

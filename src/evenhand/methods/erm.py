@@ -1,4 +1,4 @@
-"""ERM: plain empirical risk minimisation, the baseline that every method is measured against."""
+"""ERM: plain empirical risk minimization, the baseline of all comparisons."""
 
 from __future__ import annotations
 

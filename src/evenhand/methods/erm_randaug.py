@@ -1,4 +1,4 @@
-"""ERM-RandAug (Espinosa Zarlenga et al., ECCV 2024): ERM on randomly turned, shifted and blurred images."""
+"""ERM-RandAug (Espinosa Zarlenga et al., ECCV 2024): ERM on randomly rotated, shifted and blurred images."""
 
 from __future__ import annotations
 

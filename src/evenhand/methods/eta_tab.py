@@ -1,4 +1,4 @@
-"""eta-TAB (Espinosa Zarlenga et al., ECCV 2024): TAB whose drawn copies are turned, shifted and blurred."""
+"""eta-TAB (Espinosa Zarlenga et al., ECCV 2024): TAB with rotated, shifted and blurred copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evenhand: split by how often a biased model errs, train again on even parts, keep what serves both."""
+"""Evenhand: balance by a biased model's errors, keep the checkpoint that serves both parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group DRO (Sagawa et al., ICLR 2020): weigh groups by their losses, so that the worst one counts."""
+"""Group DRO (Sagawa et al., ICLR 2020): weight groups by their losses, so the worst group counts most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GEORGE (Sohoni et al., NeurIPS 2020): cluster each class by what ERM makes of it, Group DRO on clusters."""
+"""GEORGE (Sohoni et al., NeurIPS 2020): cluster each class by ERM's outputs, then train Group DRO."""
 
 from __future__ import annotations
 

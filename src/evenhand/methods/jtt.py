@@ -1,4 +1,4 @@
-"""JTT, Just Train Twice (Liu et al., ICML 2021): train briefly, repeat the errors, train again."""
+"""JTT, Just Train Twice (Liu et al., ICML 2021): train briefly, upweight the errors, train again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LfF, Learning from Failure (Nam et al., NeurIPS 2020): a biased net shows a second one what is hard."""
+"""LfF, Learning from Failure (Nam et al., NeurIPS 2020): a biased network finds samples to upweight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MaskTune (Asgari et al., NeurIPS 2022): black out what ERM looks at, then fine-tune it for one epoch."""
+"""MaskTune (Asgari et al., NeurIPS 2022): mask what ERM looks at, then fine-tune for one epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multiaccuracy Boost (Kim et al., AIES 2019): correct logits where a regression still predicts errors."""
+"""Multiaccuracy Boost (Kim et al., AIES 2019): correct logits where a regression predicts errors."""
 
 from __future__ import annotations
 

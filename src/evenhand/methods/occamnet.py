@@ -1,4 +1,4 @@
-"""OccamNet (Shrestha et al., ECCV 2022): four exits; a sample leaves at the first that suffices."""
+"""OccamNet (Shrestha et al., ECCV 2022): four exits; a sample leaves at the first sufficient one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PGI, predictive group invariance (Ahmed et al., ICLR 2021): both parts of a class get like predictions."""
+"""PGI, predictive group invariance (Ahmed et al., ICLR 2021): equal predictions in both parts of a class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spectral decoupling (Pezeshki et al., NeurIPS 2021): penalise large logits instead of large weights."""
+"""Spectral decoupling (Pezeshki et al., NeurIPS 2021): penalize large logits instead of large weights."""
 
 from __future__ import annotations
 

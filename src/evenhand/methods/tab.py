@@ -1,4 +1,4 @@
-"""TAB (Espinosa Zarlenga et al., ECCV 2024): cluster loss histories, rebalance, train again from scratch."""
+"""TAB (Espinosa Zarlenga et al., ECCV 2024): cluster loss histories, balance, train again from scratch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""uLA, unsupervised logit adjustment (Tsirigotis et al., NeurIPS 2023): discount what a probe predicts."""
+"""uLA, unsupervised logit adjustment (Tsirigotis et al., NeurIPS 2023): adjust logits by a biased probe."""
 
 from __future__ import annotations
 

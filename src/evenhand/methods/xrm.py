@@ -1,4 +1,4 @@
-"""XRM (Pezeshki et al., ICML 2024): twin nets flip labels to their mistakes; both then show who is rare."""
+"""XRM (Pezeshki et al., ICML 2024): twin networks relabel their mistakes; their errors define the groups."""
 
 from __future__ import annotations
 

@@ -112,30 +112,31 @@ class Run:
 
     @takes(Request)
     def fit(self, *given: Any, **options: Any) -> Fit:
-        """Train a fresh model, or return at once what an earlier call has finished.
+        """Train a fresh network, or return the result of an earlier call with the same arguments.
 
-        - `split`: other samples than the training set.
-        - `draw`: one weight per row; each epoch then draws that many rows with replacement.
-        - `choose`: one weight per validation sample. Where the recipe keeps the best check, it is the one
-          with the best sum of plain and so weighted accuracy, of those that gave up at most a point, or the
-          standard error, of the plain one.
-        - `score`: `(logits, val) -> float`, higher is better. It replaces validation accuracy in the rule
-          "val" and where the recipe keeps the best check.
+        - `stage`: the name of the training, another one for each training of a run.
+        - `split`: the rows to train on instead of the training set.
+        - `objective`: `(model, batch) -> scalar`, a function or a module; cross-entropy by default.
+        - `transform`: `(x, batch, generator) -> x` changes inputs before augmentation and normalization.
+        - `draw`: one weight per row. Each epoch draws as many rows, with replacement, by these weights.
         - `environments`: one whole number per row, which the objective sees as `batch.environment`.
-        - `val`: other validation samples than the run's.
+        - `val`: validation samples instead of the run's.
         - `model`: a function without arguments that makes another network than the recipe's.
-        - `stop`: "val" or "train", the accuracy whose rise is awaited, or a number of epochs.
-        - `train_only`: "head" leaves all weights but the last layer's, and the batch statistics, as they are.
-        - `start`: continue from another training's weights, and with its optimiser. The optimiser is fresh
-          where the two train different parameters (`train_only`, those of an objective, a step of its own) or
-          with another kind of optimiser.
+        - `recipe`: settings instead of the run's, such as `run.recipe.replace(lr=0.01)`.
+        - `stop`: "val" or "train", until that accuracy stops rising; or a number of epochs.
+        - `score`: `(logits, val) -> float`, higher is better. It replaces validation accuracy for early
+          stopping and where the recipe keeps the best check.
+        - `choose`: one weight per validation sample. Where the recipe keeps the best check, that is the one
+          with the best sum of plain and weighted accuracy. Checks that lose more than a point of plain
+          accuracy, or its standard error if larger, do not count.
+        - `train_only`: "head" freezes everything but the last layer, and the batch statistics.
+        - `start`: a fit to continue from, with its weights and optimizer. The optimizer is fresh if other
+          parameters are trained, or with another kind of optimizer.
         - `record`: keep the loss of every training and validation sample in every epoch.
-        - `again`: where nothing was learned, begin again with other weights, twice at most.
+        - `again`: restart with other weights if nothing was learned, at most twice.
 
-        A training that none of the arguments above changes is plain ERM. It is recorded, sees no groups, and
-        every method that asks for the same stage shares it: each takes its snapshot where its own rule stops.
-        One of the same data, with an objective function of this package and no transform, is shared by runs
-        that ask for the same rows of them.
+        A training without changes is plain ERM. It is recorded, sees no groups, and is shared by all methods.
+        Trainings on the same rows with an objective of this package and no transform are shared as well.
         """
         request = Request(*given, **options)
         stage = Stage(self, request)
