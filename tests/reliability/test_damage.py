@@ -1,5 +1,6 @@
 """Damaged on purpose: a flipped bit, a file cut short, an empty one; each is noticed, named and made again."""
 
+import functools
 import json
 import random
 import shutil
@@ -12,6 +13,9 @@ import pytest
 from scenarios import run
 
 from evenhand.bench import pack as records
+from evenhand.bench import results
+from evenhand.report import render, tables
+from evenhand.report.page import build
 from evenhand.training.record import Record, is_finished
 from evenhand.training.store import Damaged
 
@@ -99,6 +103,39 @@ def test_a_damaged_file_of_a_finished_run_is_made_again(
     assert told if name == "checksums.json" else str(path) in told[0]
     assert content(tmp_path / "root") == content(base)
     assert again(tmp_path / "root", "tab") == []
+
+
+def readers(runs: Path, out: Path) -> dict[str, Callable[[], bytes]]:
+    """Every table of these runs, and their page."""
+    names = ("1", "2", "selected", "cost", "field", "compare")
+
+    def table(name: str) -> bytes:
+        return render.write(tables.make(name, results.load(runs)), "csv").encode()
+
+    def page() -> bytes:
+        return build(records.load(runs), out, load_task=lambda _: None).read_bytes()
+
+    return {**{name: functools.partial(table, name) for name in names}, "page": page}
+
+
+@pytest.mark.parametrize("name", [*RUN_FILES, *STAGE_FILES])
+def test_a_flipped_bit_changes_no_table_or_page_unnoticed(base: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(base / "runs", tmp_path / "runs")
+    reads = readers(tmp_path / "runs", tmp_path / "page.html")
+    whole = {reader: read() for reader, read in reads.items()}
+    record = Record(next(tmp_path.glob("runs/tiny/tab/*-s0")))
+    path = record.path / name if name in RUN_FILES else record.stage("erm") / name
+    content, noticed = path.read_bytes(), 0
+    for seed in range(4):
+        path.write_bytes(_flip(content, seed))
+        for reader, read in reads.items():
+            try:
+                assert read() == whole[reader], f"{reader}, seed {seed}"
+            except ValueError as error:
+                assert name in str(error) or name == "checksums.json"
+                noticed += 1
+    unread = ("model.safetensors", "hits.npy", "val_hits.npy", "val_losses.npy", "val_partition.npz")
+    assert noticed or name in unread
 
 
 @harmed

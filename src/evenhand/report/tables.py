@@ -484,7 +484,7 @@ def spent(records: Iterable[Record]) -> float | None:
     for record in records:
         try:
             seconds = record.timing["stages"]
-        except (OSError, KeyError, ValueError):
+        except FileNotFoundError:
             return None
         for stage, content in record.config["stages"].items():
             folder = str(content["folder"])
