@@ -10,10 +10,22 @@ import warnings
 
 import typer
 
-from evenhand.cli import train, audit, doctor, results, bench, data, evaluate, apply  # isort: skip  # the order of the help
+from evenhand.cli import train, audit, doctor, results, share, bench, data, evaluate, apply  # isort: skip  # the order of the help
 from evenhand.cli.common import app, plain_warning, say, shortened
 
-__all__ = ["app", "apply", "audit", "bench", "data", "doctor", "evaluate", "main", "results", "train"]
+__all__ = [
+    "app",
+    "apply",
+    "audit",
+    "bench",
+    "data",
+    "doctor",
+    "evaluate",
+    "main",
+    "results",
+    "share",
+    "train",
+]
 
 
 def _open_standard_streams() -> None:

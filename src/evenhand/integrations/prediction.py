@@ -17,16 +17,17 @@ from torch import Tensor, nn
 from evenhand.core.arrays import read_array, read_arrays
 from evenhand.core.ranks import resolve_device
 from evenhand.tasks.samples import IMAGE_SUFFIXES, find_images, left_out, read_image
-from evenhand.training import plugins
+from evenhand.training import hub, plugins
 from evenhand.training.batches import Batches, Source
 from evenhand.training.data import Split, Task
 from evenhand.training.forward import logits
 from evenhand.training.models import is_own, make_model, rebuilt
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import INPUTS, Record
-from evenhand.training.store import read_json, schema_error
+from evenhand.training.store import read_checked, read_json, schema_error
 
 _LARGEST = 1 << 28  # numbers of one sample
+EXPORTED = "evenhand.json"  # in an exported folder: what the model takes, and how it is rebuilt
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,34 @@ class _Images:
 
 
 def predict(run: Path, inputs: Path, *, device: str = "auto", trust: Collection[str] = ()) -> Predictions:
-    """What the model of a finished run says of the samples in `inputs`.
+    """Classify new samples with the model of a finished run or of an exported folder.
 
+    - `run`: the folder.
     - `inputs`: an .npy file, an .npz file with one array, an image, or a folder of images, which is searched
-      recursively. Images are resized and normalised as in training; the data of the training are not needed.
+      recursively. Images are resized and normalized as in training.
+    - `device`: "auto", "cpu", "cuda" or "cuda:N".
     - `trust`: modules of your own that the record names and that may be imported: the method's
       ("study.method") and the model's ("study.nets:make"). No other code runs because a record names it.
+
+    Returns the samples' ids, the likeliest class of each and its probability. Raises ValueError for inputs of
+    another shape than the model takes, and for a model that cannot be rebuilt from the folder.
     """
+    network = network_of(run, trust)
+    return network.predict(*network.read(inputs), device=device)
+
+
+def network_of(run: str | Path, trust: Collection[str] = ()) -> Network:
+    """The trained network of a finished run or of an exported folder; `trust` as for `predict`."""
+    run = Path(run)
+    if (run / EXPORTED).is_file():
+        config = read_checked(run / EXPORTED, {"inputs": INPUTS, "full_recipe": {str: object}}, "an export")
+        name = str(config["full_recipe"].get("model", ""))
+        name = f"{hub.HUB}{run}" if name == "hub:." else name
+        if name.startswith(hub.HUB) and name != f"{hub.HUB}{run}":
+            raise ValueError(f"{run / EXPORTED} names another folder, {name!r}; only its own is read")
+        method = str(config.get("method", "erm"))
+        weights = run / "model.safetensors"
+        return Network(run / EXPORTED, config["inputs"], Recipe(model=name), weights, method, tuple(trust))
     record = Record(run)
     config = read_json(record.file("config.json")) if (run / "config.json").is_file() else {}
     if isinstance(config, dict) and (unsaved := config.get("unsaved_model")):
@@ -77,8 +99,7 @@ def predict(run: Path, inputs: Path, *, device: str = "auto", trust: Collection[
     recipe = Recipe(**{name: value for name, value in config.get("full_recipe", {}).items() if name in known})
     weights = record.file("model.safetensors")
     method = str(config.get("method", "erm"))
-    network = Network(run / "config.json", config["inputs"], recipe, weights, method, tuple(trust))
-    return network.predict(*network.read(inputs), device=device)
+    return Network(run / "config.json", config["inputs"], recipe, weights, method, tuple(trust))
 
 
 @dataclass(frozen=True)
@@ -132,17 +153,15 @@ class Network:
         )
         batches = Batches(split, task, Source(x, where), batch_size=max(recipe.batch_size, 256))
         try:
-            outputs = logits(self.model(recipe).to(where), batches, recipe)
+            outputs = logits(self.model().to(where), batches, recipe)
         except (IndexError, KeyError, ZeroDivisionError) as error:  # of trees whose parts do not fit
             raise ValueError(f"{self.weights} should hold a whole model, but {error}") from error
         return named(ids, takes["classes"], outputs.softmax(1).cpu().numpy())
 
-    def model(self, recipe: Recipe) -> nn.Module:
-        """The model with its weights."""
-        from safetensors.torch import load_file
-
+    def model(self) -> nn.Module:
+        """The model with its weights, on the CPU and in evaluation mode."""
         shape, num_classes = tuple(self.takes["shape"]), len(self.takes["classes"])
-        network = functools.partial(make_model, recipe.model, shape=shape, num_classes=num_classes)
+        network = functools.partial(make_model, self.recipe.model, shape=shape, num_classes=num_classes)
         method, missing = None, ""
         if "." in self.method and self.method not in self.trust:
             missing = f"; if you trust the code of the method {self.method}, add --trust {self.method}"
@@ -153,12 +172,22 @@ class Network:
                 missing = f"; {error}"
         network()  # says itself what is wrong with a name
         try:
-            return rebuilt(method, network, load_file(self.weights), num_classes)
+            return rebuilt(method, network, self._tensors(), num_classes).eval()
         except Exception as error:  # safetensors raises a kind of its own for a damaged file
-            wanted = recipe.model if getattr(method, "rebuild", None) is None else f"a model of {self.method}"
+            wanted = (
+                self.recipe.model if getattr(method, "rebuild", None) is None else f"a model of {self.method}"
+            )
             raise ValueError(
                 f"{self.weights} should hold the weights of {wanted}, but {error}{missing}"
             ) from error
+
+    def _tensors(self) -> dict[str, Tensor]:
+        from safetensors.torch import load_file
+
+        tensors = load_file(self.weights)
+        if self.recipe.model == f"{hub.HUB}{self.weights.parent}":  # which has the names of transformers
+            return {f"model.{name}": tensor for name, tensor in tensors.items()}
+        return tensors
 
 
 def named(ids: list[str], classes: Sequence[str], probabilities: np.ndarray) -> Predictions:

@@ -61,7 +61,7 @@ def train(
     if split == "full":
         parts = dataclasses.replace(parts, strength=1.0)
     balanced = rebalance(parts, seed=run.seed)
-    run.found(parts, balanced)
+    run.found(parts, balanced, val=partition(val_numbers, run.val.y))
     minority = joined(parts, numbers, val_numbers, run.val.y)
     return run.fit(
         "model",

@@ -144,9 +144,11 @@ def _carry_out(run: Run, task: Task, identity: Identity) -> None:
     write_bytes(run.path / "predictions.npz", _npz(predictions))
     if run.partition is not None:
         run.partition.save(run.path / "partition.npz")
-        erm = run.stages.get("erm")
+        erm, val_parts = run.stages.get("erm"), run.val_partition
         if erm is not None and erm.recorded:  # pseudo-groups by which any candidate can be selected
-            partition(erm.val_losses, task.val.y).save(run.path / "val_partition.npz")
+            val_parts = partition(erm.val_losses, task.val.y)
+        if val_parts is not None:
+            val_parts.save(run.path / "val_partition.npz")
     curves = dynamics(run.stages, run.partition, task)
     if curves is not None:
         write_json(run.path / "dynamics.json", curves)

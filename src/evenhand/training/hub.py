@@ -171,7 +171,8 @@ def _architecture(folder: Path) -> str:
     """The name that a folder in timm's layout gives to its model; empty in the layout of transformers."""
     content = read_checked(folder / "config.json", {}, "the settings of a model")
     name = content.get("architecture")
-    if isinstance(name, str) and content.get("model_args"):
+    arguments = content.get("model_args") or {}
+    if isinstance(name, str) and not set(arguments) <= {"in_chans", "img_size"}:  # which the inputs decide
         raise ValueError(f"{folder / 'config.json'} has model_args, which evenhand does not pass on")
     return name if isinstance(name, str) and "model_type" not in content else ""
 

@@ -72,6 +72,7 @@ class Run:
         self.val = task.val
         self.stages: dict[str, Fit] = {}
         self.partition: Partition | None = None
+        self.val_partition: Partition | None = None
         self.balanced: Balanced | np.ndarray | None = None
         # For the stages:
         self.identity, self.preparation = identity, describe_inputs(task)
@@ -187,13 +188,19 @@ class Run:
         return self._batches(split)(torch.arange(len(split)), torch.Generator(self.device))
 
     def found(
-        self, parts: Partition | Tensor | np.ndarray, balanced: Balanced | np.ndarray | None = None
+        self,
+        parts: Partition | Tensor | np.ndarray,
+        balanced: Balanced | np.ndarray | None = None,
+        *,
+        val: Partition | None = None,
     ) -> Partition:
         """Keep the pseudo-groups that a method has found, for the scorer and the page; gives them.
 
         `parts`: a partition of the training samples, or True for each sample that was set apart, (samples,).
         `balanced`: the rows of the training set that were trained on then, if they were drawn by them.
+        `val`: the same of the validation samples, by which any model can be scored without groups.
         """
+        self.val_partition = val
         self.partition = parts if isinstance(parts, Partition) else of_mask(parts, self.train.y)
         self.balanced = balanced
         return self.partition
