@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = {path.stem: path for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}
 FENCE = re.compile(r"^([ ]*)(`{3,})([^\n`]*)\n(.*?)^\1\2[ ]*$", re.DOTALL | re.MULTILINE)
-DIRECTIVES = ("{toctree}", "{include}", "{eval-rst}")  # Sphinx's, not code
+DIRECTIVES = ("{toctree}", "{include}", "{literalinclude}", "{eval-rst}")  # Sphinx's, not code
 LANGUAGES = ("python", "console", "text")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 

@@ -18,7 +18,9 @@ from evenhand.training.log import Silent
 from evenhand.training.record import Record
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
-EXAMPLES = dict(re.findall(r"^### (\w+)\.py\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
+FOLDER = Path(__file__).parents[1] / "examples" / "methods"
+NAMES = re.findall(r"^```{literalinclude} \.\./examples/methods/(\w+)\.py$", PAGE, re.MULTILINE)
+EXAMPLES = {name: (FOLDER / f"{name}.py").read_text() for name in NAMES}
 MOST_LINES = 40
 
 
@@ -49,6 +51,7 @@ def made(task: Task, method: str, runs: Path, show: Silent | None = None) -> Rec
 
 def test_there_are_five() -> None:
     assert list(EXAMPLES) == ["cvar_dro", "dfr", "eiil", "tab_boosting", "adversarial"]
+    assert sorted(EXAMPLES) == sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
 @pytest.fixture(autouse=True)
