@@ -29,7 +29,7 @@ for folder in (TESTS, TESTS / "tasks"):
 import made_bench  # noqa: E402
 import published_layouts as layouts  # noqa: E402
 
-from evenhand import Partition, partition  # noqa: E402
+from evenhand import Partition, by_group, partition, tasks  # noqa: E402
 from evenhand.audit import portable, text_model  # noqa: E402
 from evenhand.audit import predict as audited  # noqa: E402
 from evenhand.bench import pack as records  # noqa: E402
@@ -112,6 +112,37 @@ def _parquet(folder: Path) -> None:
 
 def _read_parquet(folder: Path) -> object:
     return table.read_table(folder / "t.parquet", label="label")
+
+
+def _embeddings(folder: Path) -> None:
+    import pandas
+
+    x, y = np.random.default_rng(0).random((24, 3), np.float32), np.arange(24) % 2
+    np.save(folder / "vectors.npy", x)
+    np.save(folder / "labels.npy", np.array(["a", "b"])[y])
+    np.savez(folder / "all.npz", embedding=x, label=y)
+    pandas.DataFrame({"embedding": list(x), "label": y}).to_parquet(folder / "all.parquet")
+
+
+def _read_embeddings(path: str) -> Callable[[Path], object]:
+    def read(folder: Path) -> object:
+        os.environ["EVENHAND_CACHE"] = str(folder / "cache")
+        try:
+            return tasks.load(f"embeddings:path={path}", folder)
+        finally:
+            shutil.rmtree(folder / "cache", ignore_errors=True)
+
+    return read
+
+
+def _scored(folder: Path) -> None:
+    rows = (f"{'ab'[i % 2]},{'ab'[i % 3 % 2]},{0.5 + i / 100},{'xyz'[i % 3]}" for i in range(30))
+    (folder / "predictions.csv").write_text("\n".join(["y,predicted,confidence,site", *rows]) + "\n")
+
+
+def _read_scored(folder: Path) -> object:
+    made = by_group.evaluate(folder / "predictions.csv", label="y", groups=["site"], least=1)
+    return render.write(made.table(), "html")
 
 
 # -- records -----------------------------------------------------------------------------------------
@@ -407,6 +438,11 @@ TARGETS = [
     Target("idx_gz", "t10k-labels-idx1-ubyte.gz", _idx_gz, lambda f: colour.read_idx(f, "t10k-labels-idx1-ubyte")),
     Target("csv", "t.csv", _csv, _read_csv),
     Target("parquet", "t.parquet", _parquet, _read_parquet),
+    Target("embeddings_npy", "vectors.npy", _embeddings, _read_embeddings("vectors.npy,labels=labels.npy")),
+    Target("embeddings_labels", "labels.npy", _embeddings, _read_embeddings("vectors.npy,labels=labels.npy"), named=False),
+    Target("embeddings_npz", "all.npz", _embeddings, _read_embeddings("all.npz")),
+    Target("embeddings_parquet", "all.parquet", _embeddings, _read_embeddings("all.parquet")),
+    Target("evaluate", "predictions.csv", _scored, _read_scored, named=False),
     Target("waterbirds", "waterbirds/metadata.csv", _under(layouts.make_waterbirds), waterbirds.listing),
     Target("celeba_txt", "celeba/list_attr_celeba.txt", _under(layouts.make_celeba, "txt"), celeba.listing),
     Target("celeba_csv", "celeba/list_attr_celeba.csv", _under(layouts.make_celeba, "csv"), celeba.listing),
