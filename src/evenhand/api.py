@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,9 @@ from torch import Tensor, nn
 from evenhand.core import ranks
 from evenhand.core.partition import Balanced, Partition, rebalance
 from evenhand.core.ranks import join_ranks
-from evenhand.training import plugins
+from evenhand.tasks import columns
+from evenhand.tasks.samples import MEAN, STD
+from evenhand.training import models, plugins
 from evenhand.training.data import Split, Task, as_input, check_numbered, checksum, fixed_randomness
 from evenhand.training.execute import execute
 from evenhand.training.models import rebuilt
@@ -27,13 +30,16 @@ from evenhand.training.record import Record
 
 @dataclass(frozen=True)
 class Result:
-    """What one call of `fit` gives.
+    """What `fit` returns. A notebook shows it as a table.
 
-    `partition` and `indices` count the rows of the user's `train_set`, also where a part of it was held out:
-    `Subset(train_set, result.indices)` is the balanced set, and `train_set[i]` is in a minority for every `i`
-    in `np.flatnonzero(result.partition.minority)`. `partition.clustered` says which rows were trained on; the
-    others were held out. The records on disk count the rows that were trained on, and so does
-    `record.partition`.
+    `partition` and `indices` refer to the rows of the `train_set` that you passed, even where a part of it
+    was held out: `Subset(train_set, result.indices)` is the balanced set, and `partition.clustered` is False
+    for held-out rows. `record.partition` refers to the rows that were trained on.
+
+    >>> data = torch.utils.data.TensorDataset(torch.eye(4).repeat(6, 1), torch.arange(24) % 2)
+    >>> result = fit(lambda: nn.Linear(4, 2), data, recipe=Recipe(epochs=2, batch_size=8))
+    >>> len(result.partition.minority), result.record.method, result.baseline_record.method
+    (24, 'evenhand', 'erm')
     """
 
     model: nn.Module  # trained on the balanced set
@@ -45,18 +51,31 @@ class Result:
     task: Task = field(repr=False)
     _folder: tempfile.TemporaryDirectory[str] | None = field(repr=False, default=None)
 
+    def _repr_html_(self) -> str:
+        from evenhand.report.notebook import runs_html
+
+        return runs_html([self.baseline_record, self.record], self.partition)
+
+    def plot(self) -> Any:
+        """Draw the accuracy of every class, pseudo-group or group under both models; returns the Figure."""
+        from evenhand.report.notebook import plot_runs
+
+        return plot_runs([self.baseline_record, self.record])
+
     def report(self, path: str | Path = "report.html") -> Path:
-        """Write the page that shows what was found."""
+        """Write the page of both models, and return its path."""
         from evenhand.report.page import build
 
         return build([self.baseline_record, self.record], Path(path), load_task=lambda _: self.task)
 
 
 def fit(
-    make_model: Callable[[], nn.Module],
+    make_model: Callable[[], nn.Module] | str,
     train_set: Any,
     val_set: Any = None,
     *,
+    inputs: str | Sequence[str] | None = None,
+    label: str | None = None,
     recipe: Recipe | None = None,
     seed: int = 0,
     runs: str | Path | None = None,
@@ -64,20 +83,42 @@ def fit(
     class_names: tuple[str, ...] | None = None,
     method: Literal["evenhand", "tab"] = "evenhand",
 ) -> Result:
-    """Set apart the samples of each class that its easiest pattern fails, balance, train again from scratch.
+    """Train, find the samples of each class that are learned late, balance them, and train from scratch.
 
-    `make_model` makes a fresh model whose output is one value per class. The sets are any
-    `torch.utils.data.Dataset` of (input, label), or a Split. Without `val_set`, a fifth of the training
-    set is held out for early stopping, drawn class by class; `result.partition.clustered` is False for these
-    rows, and `result.indices` has none of them. With `runs`, the work is kept there and a
-    second call continues or returns it; without, it lives as long as the result does. `method`: evenhand's
-    own (docs/method.md), or the paper's TAB. The scores in the records are of the validation set, which the
-    weights were chosen by.
+    - `make_model`: a function that returns a fresh model with one output per class, or the name of a model:
+      cnn, mlp, linear, resnet18 (torchvision), timm:resnet18, hub:FOLDER.
+    - `train_set`: a `torch.utils.data.Dataset` of (input, label), a `datasets.Dataset` or `DatasetDict`, or a
+      `Split`. Labels are integers from 0.
+    - `val_set`: the same, for early stopping. By default the validation part of a DatasetDict, else a fifth
+      of every class of the training set, which is held out.
+    - `inputs`, `label`: the columns of a `datasets.Dataset`, where they are not obvious.
+    - `recipe`: how both models are trained. By default 30 epochs with Adam in batches of 64.
+    - `seed`: determines the initial weights, the batch order and the drawn copies.
+    - `runs`: a folder to keep the work in. The same call then resumes or returns what is there.
+    - `device`: "auto", "cpu", "cuda" or "cuda:N".
+    - `class_names`: one name per class.
+    - `method`: "evenhand", or "tab" for the paper's method.
+
+    Returns a `Result` with both models, the partition and the balanced rows. The scores in its records are of
+    the validation set, by which the weights were chosen. Raises ValueError for data or a model that do not
+    fit together, before anything is trained.
+
+    >>> data = torch.utils.data.TensorDataset(torch.eye(4).repeat(6, 1), torch.arange(24) % 2)
+    >>> result = fit("linear", data, recipe=Recipe(epochs=2, batch_size=8))
+    >>> result.model(torch.eye(4)).shape
+    torch.Size([4, 2])
     """
     if method not in ("evenhand", "tab"):
         raise ValueError(
             f"method must be 'evenhand' or 'tab', got {method!r}; others run with evenhand.execute"
         )
+    if columns.is_dataset(train_set):
+        train_set, own_val = columns.parts_of(train_set)
+        class_names = class_names or columns.class_names(train_set, label)
+        train_set = columns.split_of(train_set, inputs, label)
+        val_set = own_val if val_set is None else val_set
+    if columns.is_dataset(val_set):
+        val_set = columns.split_of(val_set, inputs, label)
     whole = train = as_split(train_set, "train_set")
     rows = None
     if val_set is None:
@@ -99,15 +140,24 @@ def fit(
             f"labels must be 0 to {len(class_names) - 1} for {len(class_names)} classes, "
             f"got up to {max(num_classes - 1, int(val.y.max()))}"
         )
+    recipe = recipe or Recipe(epochs=30, batch_size=64)
+    named = isinstance(make_model, str)
+    if isinstance(make_model, str):
+        recipe = recipe.replace(model=make_model)
+        shape = tuple(as_input(train.x[int(train.rows[0])]).shape)
+        make_model = partial(models.make_model, make_model, shape=shape, num_classes=len(class_names))
     identity = _model_identity(make_model, train, len(class_names))
+    of_imagenet = named and recipe.weights == "pretrained" and as_input(train.x[0]).dtype == torch.uint8
     task = Task(
         name="own",
         train=train,
         val=val,
         test=val,
         class_names=class_names,
-        make_model=make_model,
-        recipe=recipe or Recipe(epochs=30, batch_size=64),
+        make_model=None if named else make_model,
+        recipe=recipe,
+        mean=MEAN if of_imagenet else None,
+        std=STD if of_imagenet else None,
         train_rows=rows,
     )
     task = dataclasses.replace(task, checksum=checksum(task.checksum, *identity))

@@ -11,8 +11,9 @@ from torch import nn
 
 import evenhand
 from evenhand.core.metrics import wilson_interval
-from evenhand.integrations.export import export, worst_parts
+from evenhand.integrations.export import export
 from evenhand.integrations.prediction import network_of, predict
+from evenhand.report.worst import worst_parts
 from evenhand.training.record import Record
 
 RECIPE = evenhand.Recipe(epochs=2, batch_size=16)

@@ -11,8 +11,8 @@ import pytest
 from shortcut import shortcut_task
 
 import evenhand
-from evenhand.integrations.export import summary
 from evenhand.integrations.trackers import track
+from evenhand.report.worst import summary
 from evenhand.training.record import Record
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -78,6 +79,13 @@ class Partition:
         classes = ", ".join(shown[:12]) + more
         return f"Partition(class: majority + minority (separation); {classes}{strength}{held_out})"
 
+    def _repr_html_(self) -> str:
+        return str(_notebook().partition_html(self))
+
+    def plot(self) -> Any:
+        """Draw the sizes of the clusters and the margins; returns a matplotlib Figure."""
+        return _notebook().plot_partition(self)
+
     def save(self, path: str | Path) -> None:
         """Write it as one .npz file, which holds no pickles."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
@@ -125,6 +133,11 @@ class Partition:
         held_out = (self.minority & ~self.clustered).any()
         if held_out or not np.array_equal(np.stack(counts, axis=1), self.sizes):
             raise ValueError("sizes are not those of the clusters")
+
+
+def _notebook() -> Any:
+    """What draws a partition. It is loaded by name, because core itself needs torch and numpy only."""
+    return importlib.import_module("evenhand.report.notebook")
 
 
 _ARRAYS = ("minority", "labels", "classes", "sizes", "separation", "margin")

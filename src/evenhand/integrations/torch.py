@@ -78,9 +78,24 @@ def _with_index(item: Any, position: int) -> Any:
 
 
 def balanced_loader(
-    loader: DataLoader[Any], partition: Partition, *, num_samples: int | None = None, seed: int = 0
+    loader: DataLoader[Any],
+    partition: Partition,
+    *,
+    num_samples: int | None = None,
+    seed: int = 0,
+    shard: bool = True,
 ) -> DataLoader[Any]:
-    """The same loader with a BalancedSampler, for the second training; `loader` is left as it is."""
+    """A loader like the given one that draws balanced samples, for the second training.
+
+    - `loader`: the loader of the first training, which stays as it is.
+    - `partition`: the partition of the loader's dataset.
+    - `num_samples`: samples per epoch, drawn anew in each. By default the rows of `rebalance`, shuffled.
+    - `seed`: determines the order and the draws.
+    - `shard`: whether each process gets its own part of an epoch. Pass False where the framework shards
+      loaders itself, as `accelerator.prepare` does.
+
+    Raises ValueError for a loader without a batch size, and for a partition of other samples.
+    """
     if loader.batch_sampler is None or loader.batch_size is None:
         raise ValueError(
             "loader must have a batch_size, got one with batching of its own; "
@@ -93,7 +108,8 @@ def balanced_loader(
             "load the dataset whose losses were recorded"
         )
     settings = {name: getattr(loader, name) for name in _LOADER_SETTINGS}
-    sampler = BalancedSampler(partition, num_samples=num_samples, seed=seed)
+    whole = {} if shard else {"num_replicas": 1, "rank": 0}
+    sampler = BalancedSampler(partition, num_samples=num_samples, seed=seed, **whole)
     return DataLoader(loader.dataset, sampler=sampler, **settings)
 
 

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import pandas
 
-from evenhand.integrations.export import summary, worst_table
 from evenhand.report.page import build
 from evenhand.report.render import Table, markdown
+from evenhand.report.worst import summary, worst_table
 from evenhand.training.record import Record
 from evenhand.training.store import Damaged
 

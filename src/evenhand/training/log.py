@@ -7,6 +7,7 @@ read or written. Both go to the logger `evenhand.log`, which nothing else listen
 from __future__ import annotations
 
 import contextlib
+import html
 import logging
 import sys
 import threading
@@ -177,10 +178,42 @@ class Bars(Silent):
         self._console.print(f"[bold]{self._title}[/bold]  {figures}  [green]{reason or 'done'}[/green]")
 
 
+class Notebook(Lines):
+    """A bar below the cell of a notebook, which is updated in place."""
+
+    def start(self, title: str, *, epochs: int, samples: int, done: int = 0) -> None:
+        import IPython.display as shown
+
+        self._title, self._epochs, self._samples, self._done = title, epochs, samples, done
+        self._begun, self._row = time.monotonic(), {"epoch": done}
+        self._make: Any = shown.HTML
+        display: Any = shown.display
+        self._shown_bar = display(self._html(), display_id=True)
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self._row = row
+        self._shown_bar.update(self._html())
+
+    def finish(self, reason: str = "") -> None:
+        self._shown_bar.update(self._html(reason or "done"))
+
+    def _html(self, end: str = "") -> Any:
+        bar = end or f'<progress max="{self._epochs}" value="{self._row["epoch"]}"></progress>'
+        return self._make(f"{html.escape(self._title)}: {bar} {self._figures()}")
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, which shows HTML."""
+    shell = sys.modules.get("IPython")
+    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
 def choose_progress(quiet: bool = False) -> Silent:
-    """Bars when a person watches standard error, lines when not, nothing when asked to be quiet."""
+    """Bars when a person watches standard error or a notebook, lines when not, nothing if `quiet`."""
     if quiet:
         return Silent()
+    if in_notebook():
+        return Notebook()
     return Bars() if sys.stderr.isatty() else Lines()
 
 
