@@ -40,7 +40,6 @@ html_show_copyright = False
 
 # Files outside docs/ that the site holds as pages: so links work on the site and where the sources are read.
 PAGES = {
-    "../results/paper_settings.md": "paper_settings.md",
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changelog.md",
 }
