@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from evenhand.core.history import summarise
 from evenhand.core.partition import Partition, partition, rebalance
+from evenhand.methods.class_balanced import class_weights
 from evenhand.methods.tab import even_chances
-from evenhand.training.data import Batch
+from evenhand.training.data import Batch, Split
 from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
@@ -21,7 +22,7 @@ VERSION = 4
 GRID: dict[str, list[Any]] = {}
 TRAININGS = 2
 COST = 2.0  # the repeated set has at most 2 N samples
-Q = 0.7  # of the generalised cross-entropy, as in the papers that introduced it and used it to seek bias
+Q = 0.7  # of the generalized cross-entropy, as in the papers that introduced it and used it to seek bias
 EVEN_SPREAD = 0.75  # of the squares of evenly spread numbers, a cut in the middle explains so much
 HALF_WAY = 0.5  # the strength of rebalancing by a split that explains no more
 
@@ -35,19 +36,27 @@ def train(
     draw: Literal["repeated", "fresh"] = "repeated",
     average: bool = True,
     keep: Literal["best", "last"] = "best",
+    form: Literal["auto", "network", "head"] = "auto",
 ) -> nn.Module:
-    """As TAB does, without groups or hyperparameters; the arguments only take single ingredients away.
+    """As TAB does, without groups or hyperparameters. The arguments only take single ingredients away.
 
-    `identifier`: trained with the generalised cross-entropy, which leaves alone what does not fit, or ERM's
-    training. `summary`: split the mean over epochs of the probability of error or of the loss, or the whole
-    history. `split`: of the first, in full only what is clear; in full what more than one sample shows; or
-    any. `draw`: TAB's repeated set, or half as many an
-    epoch, drawn afresh. `average`: weights averaged over about an epoch of steps. `keep`: of the second
-    training's checks, the one with the best sum of two validation accuracies, the plain one, of which it may
-    give up a point (or its standard error, if that is more), and one in which the two parts of each class,
-    found in the same way, count the same (half way, if they do so in training); or the last weights, as TAB
-    does. A training that has learned nothing, as happens with the paper's CNN, begins again.
+    - `identifier`: "confident" minimizes the generalized cross-entropy, which leaves alone what does not fit.
+      "erm" is ERM's training.
+    - `summary`: what is split: the mean over epochs of the probability of error or of the loss, or the whole
+      history.
+    - `split`: "clear" balances fully only what is clear (`as_far_as_clear`). "full" balances every class that
+      more than one sample divides. "any" takes every split.
+    - `draw`: "repeated" is TAB's multiset. "fresh" draws half as many samples anew in each epoch.
+    - `average`: validate and keep weights averaged over about an epoch of steps.
+    - `keep`: "best" keeps the check with the best sum of two validation accuracies: the plain one, of which
+      it may give up a point (or its standard error, if that is more), and one in which both parts of each
+      class count the same (partly, if they do so in training). "last" keeps the last weights, as TAB does.
+    - `form`: "head" is for a head on embeddings (`last_layer`), "network" for everything else.
+
+    A training that has learned nothing, as happens with the paper's CNN, begins again.
     """
+    if form == "head" or (form == "auto" and on_embeddings(run)):
+        return last_layer(run)
     if identifier == "erm":
         first = run.fit(identifier, stop="train")  # the training that ERM and TAB share
     else:
@@ -73,6 +82,56 @@ def train(
     ).model
 
 
+def on_embeddings(run: Run) -> bool:
+    """Whether the model is a head of ours on standardized vectors."""
+    vectors = isinstance(run.train.x, (Tensor, np.ndarray)) and run.train.x.ndim == 2
+    return vectors and run.task.mean is not None and run.task.make_model is None
+
+
+def last_layer(run: Run) -> nn.Module:
+    """The form for heads on embeddings: even classes and even parts in each epoch, and in the choice of one.
+
+    A head learns within a few passes and cannot learn single samples by heart as a network does, so an epoch
+    has N fresh draws, and weights are not averaged. Classes are drawn evenly in both trainings: otherwise the
+    head of uneven classes calls a whole class rare (docs/method.md). The second training keeps the check that
+    has the best mean accuracy over the parts of all classes.
+    """
+    objective = EvenClasses(class_weights(run.train.y, run.num_classes))
+    first = run.fit("identifier", objective=objective, stop="train", record=True)
+    numbers, val_numbers = summarise(first.losses, "error"), summarise(first.val_losses, "error")
+    parts = as_far_as_clear(partition(numbers, run.train.y), numbers)
+    run.found(parts)
+    minority = torch.from_numpy(joined(parts, numbers, val_numbers, run.val.y))
+    chances = even_chances(parts, even_classes=True)
+    return run.fit("model", draw=chances, score=EvenParts(2 * run.val.y + minority)).model
+
+
+@separable
+class EvenClasses(nn.Module):
+    """The mean over samples of the generalized cross-entropy times the weight of the class."""
+
+    weights: Tensor  # (classes,)
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weights", weights, persistent=False)
+
+    def forward(self, model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
+        return (self.weights[batch.y] * unlikeliness(model(batch.x), batch.y)).mean() / Q
+
+
+class EvenParts:
+    """The mean accuracy over cells of validation samples, (samples,): the parts of all classes."""
+
+    def __init__(self, cells: Tensor) -> None:
+        self.cells = cells
+
+    def __call__(self, logits: Tensor, val: Split) -> float:
+        hits, counts = (logits.argmax(1) == val.y).float(), torch.bincount(self.cells)
+        sums = torch.bincount(self.cells, weights=hits, minlength=len(counts))
+        return float((sums[counts > 0] / counts[counts > 0]).mean())
+
+
 @separable
 def generalised_cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     """(1 - p^q) / q of the probability p of the label: a sample's gradient is p^q times cross-entropy's.
@@ -80,8 +139,13 @@ def generalised_cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -
     So a sample that the model thinks impossible hardly pulls, and the easiest pattern is learned almost
     alone (Zhang and Sabuncu, NeurIPS 2018; to seek bias: Nam et al., NeurIPS 2020).
     """
-    log_p = model(batch.x).float().log_softmax(1).gather(1, batch.y[:, None])[:, 0]
-    return -torch.expm1(Q * log_p).mean() / Q
+    return unlikeliness(model(batch.x), batch.y).mean() / Q
+
+
+def unlikeliness(logits: Tensor, y: Tensor) -> Tensor:
+    """1 - p^q of each sample, (samples,)."""
+    log_p = logits.float().log_softmax(1).gather(1, y[:, None])[:, 0]
+    return -torch.expm1(Q * log_p)
 
 
 def as_far_as_clear(parts: Partition, numbers: np.ndarray) -> Partition:

@@ -36,12 +36,15 @@ def train(
     return run.fit("model", run.train.take(balanced)).model
 
 
-def even_chances(parts: Partition) -> np.ndarray:
+def even_chances(parts: Partition, *, even_classes: bool = False) -> np.ndarray:
     """The chance of each sample to be drawn: a class keeps its share, its clusters halve it, (samples,).
 
-    With a partition of a strength below 1 they divide it as its `sample_weights` say.
+    With a partition of a strength below 1 they divide it as its `sample_weights` say. With `even_classes`,
+    all classes have the same share.
     """
     position, weights = np.searchsorted(parts.classes, parts.labels), sample_weights(parts)
     counts, totals = np.bincount(position), np.bincount(position, weights=weights)
+    if even_classes:
+        counts = np.full(len(counts), len(weights) / len(counts))
     chances: np.ndarray = weights * (counts / totals)[position] / len(weights)
     return chances

@@ -31,8 +31,11 @@ from evenhand.training import store
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
 
-RECIPE = Recipe(model="linear", epochs=20, lr=1e-2, check_every=1, keep="best")
+# SGD with small steps learns the direction of the largest variance first. Adam learns all of them at once, so
+# that the samples that break a shortcut stand out in no history (docs/lab/log.md).
+RECIPE = Recipe(model="linear", epochs=20, optimizer="sgd", lr=3e-4, check_every=1, keep="best")
 BLOCK = 1 << 16  # rows that are read at a time
+SCANNED = 1 << 11  # rows that are added up at a time: few enough to stay in the processor's cache
 IN_MEMORY = 1 << 30  # bytes of float32; a larger array is read batch by batch from its file
 PARTS = {"train": TRAIN, "val": VAL, "test": TEST, "0": TRAIN, "1": VAL, "2": TEST}
 Column = np.ndarray | list[Any]
@@ -45,27 +48,57 @@ def load(
     labels: str = "",
     groups: str = "",
     splits: str = "",
+    ids: str = "",
+    images: str = "",
+    texts: str = "",
     column: str = "embedding",
     model: Literal["linear", "mlp"] = "linear",
 ) -> Task:
     """A classification head on embeddings, which are standardized by their training rows.
 
     path: An .npy, .npz or Parquet file, or the folder of a saved `datasets.Dataset`.
-    labels: The classes: beside an .npy file another one, else an array or column of the file (`label`).
+    labels: The classes: beside an .npy file another one or a .txt file with a class per line, else an array
+        or column of the file (`label`).
     groups: Known groups, for scoring only, named like the labels.
     splits: train, val or test of every sample, named like the labels. Default: 70, 15 and 15% of each class.
+    ids: What an audit calls the samples, named like the labels.
+    images: Paths of images for an audit's page, relative to the file's folder, named like the labels.
+    texts: Texts for an audit's page, named like the labels.
     column: The array or column of vectors, where the file has several.
     model: A linear head, or one with a hidden layer.
     """
-    file = located("embeddings", root, path)
-    if not file.exists():
-        raise ValueError(f"expected embeddings in an .npy, .npz or Parquet file, but there is no {file}")
-    read = _beside if file.suffix == ".npy" else _arrays if file.suffix == ".npz" else _columns
-    vectors, digest, columns = read(file, column, {"labels": labels, "groups": groups, "splits": splits})
+    file, vectors, digest, columns = _read(root, path, column, labels=labels, groups=groups, splits=splits)
     try:
         return task(vectors, columns.pop("labels"), digest=digest, model=model, **columns)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
+
+
+def listing(
+    root: Path | None = None,
+    *,
+    path: str = "",
+    labels: str = "",
+    groups: str = "",
+    splits: str = "",
+    ids: str = "",
+    images: str = "",
+    texts: str = "",
+    column: str = "embedding",
+) -> Samples:
+    """What an audit shows of the samples, in the order of the file: ids, and images or texts."""
+    beside = {"ids": ids, "images": images, "texts": texts}
+    file, vectors, _, columns = _read(
+        root, path, column, labels=labels, groups=groups, splits=splits, **beside
+    )
+    shown = {
+        key: _names(columns.pop(key), key, len(vectors)) for key in ("ids", "images", "texts") if beside[key]
+    }
+    data = _samples(len(vectors), columns.pop("labels"), **columns)
+    data = replace(data, ids=shown.get("ids") or [str(row) for row in range(len(vectors))])
+    if images:
+        return replace(data, kind="images", files=[file.parent / name for name in shown["images"]])
+    return replace(data, kind="text", texts=shown["texts"]) if texts else data
 
 
 def task(
@@ -81,12 +114,40 @@ def task(
 
     digest: Of the embeddings; by default it is computed.
     """
+    _check(vectors)
+    return of_samples(_samples(len(vectors), labels, groups, splits), vectors, digest=digest, model=model)
+
+
+def of_samples(
+    data: Samples, vectors: np.ndarray, *, digest: str | None = None, model: str = "linear"
+) -> Task:
+    """A Task on the embeddings of these samples, in their order."""
+    _check(vectors)
+    mean, std = _statistics(vectors, data.split == TRAIN)
+    digest = digest or hashlib.sha256(np.ascontiguousarray(vectors).data).hexdigest()
+    x: Any = vectors
+    if 4 * vectors.size <= IN_MEMORY:
+        x = torch.from_numpy(np.array(vectors, dtype=np.float32))
+    # About a hundred steps an epoch, in batches of 8 to 8,192 rows.
+    batch_size = 2 ** int(np.clip(np.log2(max(len(data.rows(TRAIN)), 1) / 100), 3, 13))
+    recipe = RECIPE.replace(model=model, batch_size=batch_size)
+    scale = {"mean": tuple(mean.tolist()), "std": tuple(std.tolist())}
+    identity = (digest, str(vectors.shape), *data.class_names)
+    return data.task("embeddings", x, *identity, recipe=recipe, **scale)  # type: ignore[arg-type]
+
+
+def _check(vectors: np.ndarray) -> None:
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.size == 0:
         raise ValueError(
             "expected embeddings (samples, dimensions) of floats, got "
             f"{vectors.dtype} of shape {vectors.shape}"
         )
-    y, class_names = encode_classes(_names(labels, "labels", len(vectors)), "the labels")
+
+
+def _samples(
+    count: int, labels: Column, groups: Column | None = None, splits: Column | None = None
+) -> Samples:
+    y, class_names = encode_classes(_names(labels, "labels", count), "the labels")
     attribute, attribute_names = None, ()
     if groups is not None:
         names, attribute = encode(_names(groups, "groups", len(y)))
@@ -100,18 +161,7 @@ def task(
         attribute=attribute,
         attribute_names=attribute_names,
     )
-    if attribute is not None:
-        data = replace(data, conflicting=rare_cells(data))
-    mean, std = _statistics(vectors, split == TRAIN)
-    digest = digest or hashlib.sha256(np.ascontiguousarray(vectors).data).hexdigest()
-    x: Any = vectors
-    if 4 * vectors.size <= IN_MEMORY:
-        x = torch.from_numpy(np.array(vectors, dtype=np.float32))
-    # About a hundred steps an epoch, in batches of 32 to 8,192 rows.
-    batch_size = 2 ** int(np.clip(np.log2(max(len(data.rows(TRAIN)), 1) / 100), 5, 13))
-    recipe = RECIPE.replace(model=model, batch_size=batch_size)
-    scale = {"mean": tuple(mean.tolist()), "std": tuple(std.tolist())}
-    return data.task("embeddings", x, digest, str(vectors.shape), *class_names, recipe=recipe, **scale)  # type: ignore[arg-type]
+    return data if attribute is None else replace(data, conflicting=rare_cells(data))
 
 
 def _names(values: Column, name: str, count: int) -> list[str]:
@@ -144,16 +194,20 @@ def _statistics(vectors: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np
 
     Reads all rows in order, block by block; raises ValueError where one is not finite.
     """
-    total, squares = np.zeros(vectors.shape[1]), np.zeros(vectors.shape[1])
+    total, squares, everything = np.zeros((3, vectors.shape[1]))
     # Differences from one row, so that squares lose no digits far from zero.
     first = np.array(vectors[chosen.argmax()], dtype=np.float64)
-    for start in range(0, len(vectors), BLOCK):
-        block = vectors[start : start + BLOCK].astype(np.float64)
-        if not np.isfinite(block).all():
-            raise ValueError("embeddings must be finite numbers, but some are NaN or infinite")
-        block = block[chosen[start : start + BLOCK]] - first
+    for start in range(0, len(vectors), SCANNED):
+        block = (
+            torch.from_numpy(np.array(vectors[start : start + SCANNED])).double().numpy()
+        )  # fast for halves
+        block -= first
+        everything += block.sum(0)
+        block = block[chosen[start : start + SCANNED]]
         total += block.sum(0)
         squares += np.einsum("ij,ij->j", block, block)
+    if not np.isfinite(everything + squares).all():
+        raise ValueError("embeddings must be finite numbers, but some are NaN or infinite")
     mean = total / chosen.sum()
     deviation = np.sqrt(np.maximum(squares / chosen.sum() - mean * mean, 0))
     return mean + first, np.where(deviation > 1e-12, deviation, 1.0)
@@ -162,12 +216,35 @@ def _statistics(vectors: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np
 Read = tuple[np.ndarray, str, dict[str, Any]]  # vectors, their digest, the columns beside them
 
 
+def _read(
+    root: Path | None, path: str, column: str, **names: str
+) -> tuple[Path, np.ndarray, str, dict[str, Any]]:
+    """The file, its vectors, their digest, and the columns that have a name."""
+    file = located("embeddings", root, path)
+    if not file.exists():
+        raise ValueError(f"expected embeddings in an .npy, .npz or Parquet file, but there is no {file}")
+    read = _beside if file.suffix == ".npy" else _arrays if file.suffix == ".npz" else _columns
+    return file, *read(file, column, names)
+
+
 def _beside(file: Path, column: str, names: dict[str, str]) -> Read:
     """A memory-mapped .npy, and others for labels, groups and splits, relative to its folder."""
     if not names["labels"]:
         raise ValueError(f"{file} needs labels in a file of their own: labels=labels.npy")
-    columns = {key: read_array(file.parent / name, key, mode="r") for key, name in names.items() if name}
+    columns = {key: _column_beside(file.parent / name, key) for key, name in names.items() if name}
     return read_array(file, "embeddings", mode="r"), store.digest(file), columns
+
+
+def _column_beside(file: Path, name: str) -> Column:
+    """An .npy array, or the lines of a text file."""
+    if file.suffix != ".txt":
+        return read_array(file, name, mode="r")
+    try:
+        return np.array(file.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{file} should hold {name}, one per line, but it cannot be read: {error}"
+        ) from error
 
 
 def _arrays(file: Path, column: str, names: dict[str, str]) -> Read:
@@ -251,10 +328,10 @@ def _block(part: Any, name: str) -> np.ndarray:
 
 def _wanted(file: Path, known: list[str], column: str, names: dict[str, str]) -> dict[str, str]:
     """Which column holds what; by default `label` and, where they exist, `group` and `split`."""
-    wanted = {"vectors": column, "labels": names["labels"] or "label"}
+    wanted = {"vectors": column, "labels": "label", **{key: name for key, name in names.items() if name}}
     for key, default in (("groups", "group"), ("splits", "split")):
-        if names[key] or default in known:
-            wanted[key] = names[key] or default
+        if default in known:
+            wanted.setdefault(key, default)
     if lacking := [name for name in wanted.values() if name not in known]:
         raise ValueError(f"{file} has no {', '.join(lacking)}; it has {', '.join(known)}")
     return wanted
