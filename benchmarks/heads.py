@@ -97,9 +97,7 @@ def main() -> None:
             spread = f" ± {scores[:, 0].std():.1f}" if len(scores) > 1 else ""
             cells.append(f"{scores[:, 0].mean():.1f}{spread} ({scores[:, 1].mean():.1f})")
         lines.append((TASKS.get(spec, spec), *cells))
-    print(
-        "Worst-group accuracy in percent, mean ± deviation over seeds (weighted accuracy). * is told groups.\n"
-    )
+    print("Worst-group accuracy in percent, mean ± deviation over seeds (weighted accuracy); * told groups\n")
     table(("task", *(NAMES.get(method, method) for method in METHODS)), lines)
 
 
