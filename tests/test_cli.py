@@ -128,8 +128,8 @@ def test_the_demo_trains_erm_and_even_and_writes_a_page(evenhand, monkeypatch, t
         (("--minutes", "nan"), "--minutes must be 0 or more, got nan"),
         (("--minutes", "-1"), "--minutes must be 0 or more, got -1"),
         (("--methods", ""), "methods must be names with commas between, such as erm,tab, got ''"),
-        (("--seeds", "99999999999999999999"), "seeds must be whole numbers below 2**32"),
-        (("--address", "localhost:1"), "--address is for --engine ray; give both, or leave it out"),
+        (("--seeds", "99999999999999999999"), "--seeds must be integers below 2**32"),
+        (("--address", "localhost:1"), "--address needs --engine ray; give both, or omit --address"),
         (("--runs", "a_file"), "--runs must be a folder, got the file 'a_file'; name another place"),
         (("--runs", "a_file/runs"), "a_file on the way to a_file/runs is a file; name another place"),
     ],
@@ -280,22 +280,22 @@ def test_own_modules_are_read_again_and_their_errors_are_said(evenhand, tmp_path
         (("run", "digits", "tab", "--device", "quantum"), "device must be auto, cpu, cuda, cuda:N or mps"),
         (
             ("report", "--runs", "not-there"),
-            "not-there should be a folder of runs .* but it is not there; make a",
+            "not-there must be a folder of runs .* but it does not exist; make a",
         ),
-        (("table", "1", "--runs", "no.zip"), "no.zip should be .* a packed .zip file, but it is not there"),
+        (("table", "1", "--runs", "no.zip"), "no.zip must be .* a packed .zip file, but it does not exist"),
         (
             ("table", "1", "-o", "t.xlsx"),
-            r"a table's file must end with .md, .csv, .tex, .json, .html, got 't.xlsx'",
+            r"--out must end with .md, .csv, .tex, .json, .html, got 't.xlsx'",
         ),
         (("table", "1", "-o", "."), "--out must be a file to write, got the folder .; try table.md"),
         (("table", "1", "-o", ".", "--format", "csv"), "--out must be a file to write, got the folder ."),
-        (("report", "-o", "page.pdf"), "the page's file must end with .html or .htm, got 'page.pdf'"),
+        (("report", "-o", "page.pdf"), "--out must end with .html or .htm, got 'page.pdf'"),
         (("pack", "-o", "p.tar"), "a packed file must end with .zip, got 'p.tar'; try p.zip"),
         (
             ("run", "digits", "erm", "--runs", "/proc/no"),
             r"/proc cannot be written to \(.*\); name another place",
         ),
-        (("report", "not-there"), "not-there should be the folder of a finished run"),
+        (("report", "not-there"), "not-there must be the folder of a finished run"),
     ],
 )
 def test_what_a_user_can_mend_is_said_in_a_line_with_exit_code_2(

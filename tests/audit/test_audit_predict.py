@@ -272,7 +272,7 @@ def test_a_flipped_bit_in_an_audits_models_is_noticed(evenhand: Any, tmp_path: P
 
 def test_only_an_audit_has_two_models(evenhand: Any, tmp_path: Path, audited: Any) -> None:
     code, _, err = evenhand("predict", tmp_path, audited[1], "--model", "balanced")
-    assert code == 2 and "--model chooses between the two models of an audit" in err
+    assert code == 2 and "--model selects one of the two models of an audit" in err
     code, _, err = evenhand("predict", audited[0], audited[1], "--model", "best")
     assert code == 2 and "'best'" in err and "baseline" in err
 

@@ -1,15 +1,17 @@
-"""Kill a bench at random moments and show that it ends with the same results as one left alone.
+"""Kill a bench at random moments and show that it ends with the same results as an undisturbed one.
 
-    python tests/bench/kill_bench.py                       # a small version, a few minutes on two cores
-    python tests/bench/kill_bench.py --whole               # evenhand bench digits_even_odd digits, as it is
+    python tests/bench/kill_bench.py                # 84 runs of few samples and epochs, a few minutes on two cores
+    python tests/bench/kill_bench.py --whole        # the same runs with all samples and epochs
+    python tests/bench/kill_bench.py --ray          # also under Ray, with a killed worker
 
-Kills come with SIGKILL, in turn of the whole process group and of the parent alone. In the end every
-metrics.json must be equal to the byte, and the printed tables must be the same text.
+The process group and the parent alone are killed in turn with SIGKILL; under Ray, one worker process. In the
+end every metrics.json must be the same to the byte, and the printed tables must be the same text.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -21,24 +23,29 @@ from pathlib import Path
 
 from inline import metrics
 
-SMALL = ["--limit", "200", "--epochs", "4", "--seeds", "0,1"]
+SMALL = ["--limit", "200", "--epochs", "4"]
 
 
 def main() -> None:
     """Run the bench alone, then with kills, and compare."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--whole", action="store_true", help="all samples, epochs and seeds")
+    options.add_argument("--whole", action="store_true", help="all samples and epochs")
     options.add_argument("--kills", type=int, default=5)
     options.add_argument("--seed", type=int, default=0, help="of the moments")
-    options.add_argument("--folder", type=Path, help="where the runs are kept; a temporary one if none")
+    options.add_argument("--ray", action="store_true", help="also under Ray, with a killed worker")
+    options.add_argument("--folder", type=Path, help="folder of the runs; a temporary one if omitted")
     chosen = options.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        compare(chosen.folder or Path(temporary), chosen.kills, random.Random(chosen.seed), chosen.whole)
-
-
-def compare(folder: Path, kills: int, moments: random.Random, whole: bool) -> None:
     command = [sys.executable, "-m", "evenhand", "bench", "digits_even_odd", "digits", "--jobs", "2"]
-    command += [] if whole else SMALL
+    command += [] if chosen.whole else SMALL
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, moments = chosen.folder or Path(temporary), random.Random(chosen.seed)
+        table = compare(command, folder, chosen.kills, moments)
+        if chosen.ray:
+            under_ray(command, folder, moments, table)
+
+
+def compare(command: list[str], folder: Path, kills: int, moments: random.Random) -> str:
+    """Run the bench alone and with kills; returns the table that both print."""
     begun = time.monotonic()
     alone = subprocess.run(
         [*command, "--runs", folder / "alone"], check=True, stdout=subprocess.PIPE, text=True
@@ -64,6 +71,38 @@ def compare(folder: Path, kills: int, moments: random.Random, whole: bool) -> No
     assert metrics(folder / "killed") == metrics(folder / "alone"), "the results differ"
     assert last.stdout == alone.stdout, f"the tables differ:\n{alone.stdout}\n{last.stdout}"
     print(f"same {len(metrics(folder / 'killed'))} results to the byte, and the same table:\n{last.stdout}")
+    return last.stdout
+
+
+def under_ray(command: list[str], folder: Path, moments: random.Random, table: str) -> None:
+    """Run the bench under Ray, kill one of its workers, and compare."""
+    ray = [*command, "--runs", folder / "ray", "--engine", "ray"]
+    process = subprocess.Popen(ray, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    enough = moments.randrange(len(metrics(folder / "alone")) // 2)
+    while len(metrics(folder / "ray")) < enough or not (workers := working(process.pid)):
+        assert process.poll() is None, "the bench ended before its worker was killed"
+        time.sleep(0.05)
+    os.kill(workers[0], signal.SIGKILL)
+    print(f"killed a worker of Ray, {len(metrics(folder / 'ray'))} runs done", flush=True)
+    out, notes = process.communicate()
+    assert process.returncode == 0 and "tried again" in notes, notes[-2000:]
+    assert metrics(folder / "ray") == metrics(folder / "alone"), "the results differ"
+    assert out == table, f"the tables differ:\n{table}\n{out}"
+    print(f"Ray: same {len(metrics(folder / 'ray'))} results to the byte, and the same table")
+
+
+def working(pid: int) -> list[int]:
+    """The worker processes of Ray that descend from a process and are executing a task."""
+    parents, names = {}, {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            names[int(entry.name)] = (entry / "cmdline").read_bytes()
+
+    def descends(one: int) -> bool:
+        return one == pid or (one in parents and descends(parents[one]))
+
+    return [one for one, name in names.items() if name.startswith(b"ray::work") and descends(one)]
 
 
 def written(runs: Path) -> set[tuple[str, int]]:

@@ -39,7 +39,7 @@ def test_a_dry_run_counts_runs_and_epochs_and_does_nothing(evenhand, tmp_path: P
     assert plan["jtt"]["candidates"] == 4 and plan["jtt"]["seeds"] == 3 and plan["jtt"]["done"] == 0
     assert plan["erm"]["epochs"] == 6 * 4 and plan["lff"]["epochs"] == 6 * 4 * 2  # the recipe has 4 epochs
     code, out, _ = evenhand(*words, "--epochs", 2)
-    assert code == 0 and " 39 " in out and "the second wave waits for erm's selection" in out
+    assert code == 0 and " 39 " in out and "the second wave depends on the selection of erm" in out
 
 
 def test_a_bench_its_files_and_what_a_second_call_does(evenhand, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_bench_its_files_and_what_a_second_call_does(evenhand, tmp_path: Path)
     code, out, _ = evenhand("unpack", tmp_path / "small.zip", "--runs", tmp_path / "elsewhere")
     assert code == 0 and "5 runs added" in out
     code, out, _ = evenhand("unpack", tmp_path / "small.zip", "--runs", tmp_path / "elsewhere")
-    assert code == 0 and "0 runs added" in out and "5 were there" in out
+    assert code == 0 and "0 runs added" in out and "5 already there" in out
 
 
 def test_unpacking_says_that_records_are_older(evenhand, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_without_a_search_every_method_is_run_once_with_what_is_asked(evenhand, 
 
 def test_when_the_time_is_over_what_is_left_is_said(evenhand, tmp_path: Path) -> None:
     code, _, err = evenhand("bench", "mine.tiny", "--minutes", 0, "--runs", tmp_path / "runs")
-    assert code == 0 and "39 runs are left; the same command continues" in err
+    assert code == 0 and "39 runs are left; repeat the command to continue" in err
 
 
 def test_a_figure_says_what_is_run(evenhand, tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_a_figure_says_what_is_run(evenhand, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["bench"], "name at least one task"),
-        (["bench", "mine.tiny", "--seeds", "0,x"], "seeds must be whole numbers below 2"),
+        (["bench"], "give at least one task"),
+        (["bench", "mine.tiny", "--seeds", "0,x"], "--seeds must be integers below 2"),
         (["bench", "mine.tiny", "--methods", "tab:summary=loss"], "add --no-search"),
         (["bench", "mine.tiny", "--methods", "jt"], "unknown method 'jt'"),
         (["bench", "digit"], "unknown task 'digit'"),
@@ -133,16 +133,16 @@ def test_a_figure_says_what_is_run(evenhand, tmp_path: Path) -> None:
         (["bench", "mine.tiny", "--set", "speed"], "expected name=value, got 'speed'"),
         (["bench", "mine.tiny", "--set", "model=cmn"], "unknown model 'cmn'; known models are cnn"),
         (["bench", "mine.tiny", "--set", "model=no.module:make"], "cannot find the model 'no.module:make'"),
-        (["bench", "mine.plain", "--figure", "training"], "and mine.plain does not say which do; use a task"),
-        (["bench", "digits", "--figure", "cost", "--methods", "erm"], "leave --methods and --no-search out"),
-        (["bench", "digits", "--figure", "cost", "--no-search"], "leave --methods and --no-search out"),
+        (["bench", "mine.plain", "--figure", "training"], "but mine.plain does not mark any; use a task"),
+        (["bench", "digits", "--figure", "cost", "--methods", "erm"], "omit --methods and --no-search"),
+        (["bench", "digits", "--figure", "cost", "--no-search"], "omit --methods and --no-search"),
         (
             ["bench", "digits", "--set", "lr=0.1"],
             "so lr=0.1 would be ignored; --methods erm:lr=VALUE",
         ),
         (["bench", "digits", "--methods", "tab", "--set", "weight_decay=1"], "so weight_decay=1 would be"),
-        (["bench", "digits", "--epochs", "3", "--set", "epochs=5"], "say the same; give one"),
-        (["pack", "--runs", "nowhere"], "nowhere should be a runs folder or a packed .zip file"),
+        (["bench", "digits", "--epochs", "3", "--set", "epochs=5"], "set the same field; give only one"),
+        (["pack", "--runs", "nowhere"], "nowhere must be a runs folder or a packed .zip file"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(evenhand, words: list[str], message: str) -> None:

@@ -72,7 +72,7 @@ def test_erm_is_planned_for_those_that_inherit_and_gdro_not_without_groups() -> 
     known = grouped(load("mine.plain", None))
     found = waves("mine.plain", ["tab", "gdro"], [0], {}, known)
     assert {one.method for one in found.first} == {"erm"} and found.methods == ["tab"]
-    assert any("no groups, which gdro needs: not planned" in note for note in found.notes)
+    assert any("no groups, so gdro, which needs them, is not planned" in note for note in found.notes)
     assert any("tab inherit from erm, so its grid is planned too" in note for note in found.notes)
     alone = waves("mine.plain", ["erm"], [0], {}, known)
     assert alone.notes == [] and alone.methods == []

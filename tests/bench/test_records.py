@@ -139,7 +139,7 @@ def test_hostile_and_damaged_files_are_refused(made: Path, tmp_path: Path) -> No
         records.load(tmp_path / "empty")
     with pytest.raises(ValueError, match="does not exist"):
         records.load(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="should be a .zip file that `evenhand pack` wrote"):
+    with pytest.raises(ValueError, match="must be a .zip file written by `evenhand pack`"):
         records.unpack(made, tmp_path / "runs")
 
 

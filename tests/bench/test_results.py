@@ -94,7 +94,9 @@ def test_a_method_none_of_whose_runs_count_has_a_variant_all_the_same(tmp_path: 
 
 def test_pseudo_groups_are_needed_and_must_fit(tmp_path: Path) -> None:
     run = lff(tmp_path, 0.05)
-    with pytest.raises(ValueError, match="needs the validation set's pseudo-groups, which runs of tab leave"):
+    with pytest.raises(
+        ValueError, match="needs pseudo-groups of the validation set, but this task has no run of tab"
+    ):
         result(frame([run]), "lff", "worst_pseudo_group")
     with pytest.raises(ValueError, match="one of accuracy, wga, worst_class, worst_pseudo_group, got 'luck'"):
         result(frame([run]), "lff", "luck")
@@ -104,7 +106,7 @@ def test_pseudo_groups_are_needed_and_must_fit(tmp_path: Path) -> None:
     assert tab.val_partition is not None and len(tab.val_partition.labels) == len(LABELS)
     np.savez_compressed(run.path / "predictions.npz", val=np.zeros(3, dtype=np.int32))
     with pytest.raises(
-        ValueError, match="predicts 3 validation samples, but this task's pseudo-groups are of 12"
+        ValueError, match="predicts 3 validation samples, but this task's pseudo-groups cover 12"
     ):
         result(frame([run, tab]), "lff", "worst_pseudo_group")
 
@@ -283,7 +285,7 @@ def test_what_stands_outside_the_grid_is_left_out_and_said(tmp_path: Path) -> No
     assert left_out(rows) == {
         "of lff outside its grid": 1,
         "of lff with scale_by_q=False": 1,
-        "of lff done twice, on other data or code": 1,
+        "of lff repeated on other data or code": 1,
     }
     assert list(rows.variant) == ["q=0.05", "q=0.3", "q=0.1, scale_by_q=False", "q=0.05"]
 

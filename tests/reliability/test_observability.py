@@ -159,7 +159,7 @@ def test_the_doctor_finds_a_healthy_machine_usable_and_writes_nothing(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     code, out, _ = command("doctor", "--data", "data")
-    assert code == 0 and "Nothing would fail." in out and "✗" not in out
+    assert code == 0 and "No problems found." in out and "✗" not in out
     for word in ("torch", "CPUs", "of memory free", "runs folder", "digits_even_odd ready, in data"):
         assert word in out
     assert "○  data          none for bar, " in out and "→ evenhand data fetch TASK" in " ".join(out.split())
@@ -181,8 +181,8 @@ def test_the_doctor_says_what_would_go_wrong(
     problems = told([examined.Check(**check) for check in json.loads(out)["checks"]], "problem")
     assert code == 1 and len(problems) == 3
     assert any("runs folder" in line and "is a file; choose another with --runs" in line for line in problems)
-    assert any("--data names absent, which is not a folder; make it or name" in line for line in problems)
-    assert any("$EVENHAND_WEIGHTS names nowhere, which is not there; unset it" in line for line in problems)
+    assert any("--data is absent, which is not a folder; create it or set" in line for line in problems)
+    assert any("$EVENHAND_WEIGHTS is nowhere, which does not exist; unset or" in line for line in problems)
     code, out, _ = command("doctor", "--data", "absent")
     assert code == 1 and out.count("✗") == 4 and "3 of these would make a command fail (✗)." in out
 

@@ -50,7 +50,7 @@ def test_the_answer_stands_in_the_page_without_any_script(kind: str) -> None:
         assert sentence in page.words
     assert "strong" in page.words and "Retrain on the balanced set." in page.words
     assert "41.2%" in page.words and "86.1%" in page.words and "+44.9" in page.words
-    assert "True groups" in page.words and "for scoring only" in page.words
+    assert "True groups" in page.words and "only for scoring" in page.words
     first = own.samples.labels == 0
     counts = [
         int(np.sum(np.asarray(own.samples.triage)[first] == kind)) for kind in ("minority", "mislabelled")
@@ -145,10 +145,10 @@ def test_a_hundred_thousand_samples_stay_under_40_megabytes(kind: str, tmp_path:
     print(f"{kind}: {page.stat().st_size / 1e6:.1f} MB")
     assert 10e6 < page.stat().st_size < 40e6
     text = page.read_text()
-    assert "Of 200 epochs, 80 at equal distances are drawn." in text
+    assert "The plots show 80 of 200 epochs, equally spaced." in text
     if kind == "pictures":
         kept = packing.MOST_PICTURE_BYTES // len(noise)
-        assert re.search(rf"It holds pictures of {str(kept)[0]},\d+ samples", text)
+        assert re.search(rf"It contains pictures of {str(kept)[0]},\d+ samples", text)
 
 
 def test_samples_worth_looking_at_come_first_and_from_every_class() -> None:
@@ -175,7 +175,7 @@ def test_only_the_samples_worth_looking_at_are_kept_of_too_many(monkeypatch: pyt
     assert decoded_ids(page) == [own.samples.ids[i] for i in positions]
     mislabelled = [i for i, each in enumerate(own.samples.triage) if each == "mislabelled"]
     assert set(mislabelled) <= set(positions)
-    assert "The page holds 200 of 1,000 samples" in page.words
+    assert "The page contains 200 of 1,000 samples" in page.words
     assert "pictures of 50 samples" in page.words and len(asked) == 50
     owners = json.loads(raw(page, "data"))["pictures"]
     assert [positions[each] for each in owners] == asked

@@ -39,8 +39,8 @@ def test_three_hundred_runs_make_a_small_page_that_shows_them_all(page: Path, re
     for title in (
         "leads on 2 of 2 tasks",
         "Selected hyperparameters",
-        "What a run and a search cost",
-        "Every run",
+        "Cost of a run and of a search",
+        "All runs, with the commands that repeat them",
     ):
         assert title in found.words
     assert "83.0 ± 0.8" in found.words and "2.17 ± 0.02" in found.words  # WGA of TAB, PoU of JTT
@@ -108,7 +108,7 @@ def test_the_page_begins_with_who_leads_by_how_much_and_how_sure(tmp_path: Path)
     made = [write(tmp_path, m, PAIR, seed=s, wga=w) for m, ws in wgas.items() for s, w in enumerate(ws)]
     found = Page(build(made, tmp_path / "a.html", load_task=lambda _: None).read_text())
     said = (
-        "TAB is ahead on the worst group, 85.0% against 81.0% of ERM, but the difference is not significant."
+        "TAB is ahead on the worst group, 85.0% against 81.0% for ERM, but the difference is not significant."
     )
     assert (
         f"even_odd, 8 runs {said} Paired over 2 seeds, the difference is +4.0 points (95% interval"
@@ -194,10 +194,10 @@ def test_failed_runs_are_named_on_the_page_of_a_bench_and_on_that_of_a_few_runs(
         file.write_text('{"error": "RuntimeError: no <b>memory</b>"}')
     said = "jtt/key-s0: RuntimeError: no <b>memory</b>"
     found = Page(build(made, tmp_path / "p.html", load_task=lambda _: None).read_text())
-    assert found.words.count(said) == 1 and "1 run failed and is not counted: " in found.words
+    assert found.words.count(said) == 1 and "1 run failed and is excluded: " in found.words
     more = [*made, write(tmp_path, "tab", PAIR, seed=1)]
     found = Page(build(more, tmp_path / "p.html", load_task=lambda _: None).read_text())
-    assert f"Failed: {said}" in found.words and "not counted: " not in found.words
+    assert f"Failed: {said}" in found.words and "excluded: " not in found.words
 
 
 def test_hostile_names_are_only_text(tmp_path: Path) -> None:

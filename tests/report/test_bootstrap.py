@@ -213,7 +213,7 @@ def test_runs_that_cannot_be_resampled_are_counted_with_the_reason(tmp_path: Pat
     assert compared(table, "evenhand", "95% interval") != ""
     assert table.sections[0].notes == [
         "No interval over test samples of runs that keep no predictions: 1 of 6.",
-        "No interval over test samples of runs that were tested on other samples than the data here: 1 of 6.",
+        "No interval over test samples of runs that were tested on samples other than those here: 1 of 6.",
     ]
 
 
@@ -221,9 +221,7 @@ def test_without_the_data_the_table_says_so(tmp_path: Path) -> None:
     made = [write(tmp_path, name, seed=seed) for name in ("tab", "evenhand") for seed in (0, 1)]
     table = make("compare", made, root=tmp_path)
     (note,) = table.sections[0].notes
-    assert note.startswith(
-        "No interval over test samples of runs that have test samples whose labels are not"
-    )
+    assert note.startswith("No interval over test samples of runs that have test labels that are not here")
     assert note.endswith("4 of 4.")
     assert table.cell("even_odd", "evenhand", "Δ vs. TAB").text == "+0.0"
     assert tables.read_split("nobody.knows:p=1", tmp_path, "test") is None

@@ -27,7 +27,7 @@ from evenhand.training.store import read_json, write_json
 HOSTILE = (
     "\"><img src=x onerror=alert(1)></script><script>window.taken=1</script>'--><svg/onload=a()>{{7*7}}&amp;"
 )
-NOT_THERE = "The data are not on the machine that made this page"
+NOT_THERE = "No samples are shown because the data were not available"
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +86,13 @@ def test_the_page_has_every_part_and_is_small(page: Path, parsed: Page, runs: li
         "Accuracy in every group",
         "What TAB found",
         "Training",
-        "Every run, and how to repeat it",
+        "All runs, with the commands that repeat them",
     ):
         assert title in parsed.words
     parts = runs[1].partition
     assert parts is not None
     assert f"set apart {int(parts.minority.sum())} of {len(parts.minority)} training samples" in parsed.words
-    assert "For scoring only" in parsed.words and "Bias-conflicting" in parsed.words
+    assert "True groups, used only for scoring" in parsed.words and "Bias-conflicting" in parsed.words
     wga = runs[1].metrics["test"]["wga"]
     assert f"{100 * wga:.1f}%" in parsed.words
     shown = min(24, int(parts.minority.sum()))
@@ -198,7 +198,7 @@ def test_without_the_data_the_page_says_so(runs: list[Record], tmp_path: Path) -
 def test_changed_data_are_not_shown_as_if_they_were_the_old(runs: list[Record], tmp_path: Path) -> None:
     other = tasks.load("digits_even_odd:limit=250")
     found = Page(build(runs, tmp_path / "p.html", load_task=lambda _: other).read_text())
-    assert "The data have changed since these runs" in found.words and not found.all("img")
+    assert "No samples are shown because the data have changed" in found.words and not found.all("img")
 
 
 def test_a_task_that_cannot_be_loaded_is_no_error(tmp_path: Path) -> None:
@@ -214,7 +214,9 @@ def test_without_groups_the_worst_class_is_shown(tmp_path: Path) -> None:
     found = Page(build(records, tmp_path / "p.html", load_task=lambda _: task).read_text())
     assert "worst class" in found.words and "Accuracy in every class" in found.words
     assert "ias-conflicting" not in found.words
-    assert "scoring only" not in found.words and "Nobody has annotated groups" in found.words
+    assert (
+        "only for scoring" not in found.words and "No groups are annotated, so the worst class" in found.words
+    )
     assert len(found.all("img")) == 2 * (2 + 12)
 
 
@@ -260,7 +262,7 @@ def test_a_minority_that_is_learned_first_is_said_to_be(tmp_path: Path) -> None:
         found = (parts, 3 - losses if flipped else losses)
         record = write_run(tmp_path / str(flipped), "tab", test, task=task, found=found)
         page = Page(build([record], tmp_path / "p.html", load_task=lambda _: task).read_text())
-        assert ("learned first here, not late" in page.words) == flipped
+        assert ("learned earlier than the larger one" in page.words) == flipped
 
 
 def test_classes_that_were_left_alone_are_named_with_the_reason(tmp_path: Path) -> None:
@@ -285,7 +287,7 @@ def test_the_page_says_how_far_minorities_were_repeated(tmp_path: Path, strength
     large, small = parts.sizes[0].tolist()
     record = write_run(tmp_path, "evenhand", scores(None, {"a": 0.4, "b": 0.9}), found=(parts, losses))
     found = Page(build([record], tmp_path / "p.html", load_task=lambda _: None).read_text())
-    assert ("The parts are hardly of two kinds:" in found.words) == (strength < 1)
+    assert ("The two parts are hardly distinct." in found.words) == (strength < 1)
     wanted = large if strength == 1 else round((large * small) ** 0.5)
     how = "rebalanced" if strength == 1 else "rebalanced in part"
     assert f"{how} {large} and {wanted}" in found.words, (large, small)
@@ -297,7 +299,7 @@ def test_samples_of_an_odd_shape_are_named(tmp_path: Path) -> None:
     task = Task("planted", one, one, one, ("a", "b"), checksum="odd")
     records = planted(tmp_path, task, scores(None, {"a": 0.5, "b": 0.6}))
     found = Page(build(records, tmp_path / "p.html", load_task=lambda _: task).read_text())
-    assert "These samples have the shape (5, 7) and cannot be drawn here." in found.words
+    assert "Samples of the shape (5, 7) cannot be shown." in found.words
 
 
 def test_several_tasks_and_seeds_share_a_page(tmp_path: Path) -> None:
@@ -309,7 +311,7 @@ def test_several_tasks_and_seeds_share_a_page(tmp_path: Path) -> None:
     found = Page(build([*records, records[0]], tmp_path / "p.html", load_task=lambda _: None).read_text())
     assert "5 runs on 2 tasks" in found.words and len(found.all("article")) == 2
     assert "TAB seed 1 20.0% worst" in found.words
-    assert "100% of them are set apart with seed 1 too." in found.words
+    assert "With seed 1, 100% of them are in the minority too." in found.words
 
 
 def test_older_records_are_marked_and_never_beside_newer_ones(tmp_path: Path) -> None:
@@ -320,7 +322,7 @@ def test_older_records_are_marked_and_never_beside_newer_ones(tmp_path: Path) ->
         write_json(record.path / "config.json", {k: v for k, v in config.items() if k != "numerics"})
     older = [Record(record.path) for record in older]
     newer = [write_run(tmp_path / "new", "erm", high, seed=s) for s in (2, 3)]
-    sentence = "These are older records: they do not say how they were computed."
+    sentence = "These are older records, which do not describe how they were computed."
 
     def words(records: list[Record]) -> str:
         return Page(build(records, tmp_path / "p.html", load_task=lambda _: None).read_text()).words
@@ -347,10 +349,10 @@ def test_a_method_that_trains_with_groups_is_marked(tmp_path: Path) -> None:
     test = scores({"g": 0.2, "h": 0.9}, {"a": 0.6, "b": 0.5})
     records = [write_run(tmp_path, method, test) for method in ("erm", "gdro")]
     found = Page(build(records, tmp_path / "p.html", load_task=lambda _: None).read_text())
-    assert "Group DRO trains with group labels" in found.words
+    assert "Group DRO uses group labels" in found.words
     alone = Page(build(records[:1], tmp_path / "p.html", load_task=lambda _: None).read_text())
-    assert "trains with" not in alone.words
-    assert "for scoring only; Group DRO also trains with them." in found.words
+    assert "uses group labels" not in alone.words
+    assert "only for scoring, except by Group DRO." in found.words
 
 
 def test_no_runs_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:

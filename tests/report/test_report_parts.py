@@ -15,11 +15,11 @@ from made_records import scores, write_run
 from PIL import Image
 
 from evenhand import execute, tasks
-from evenhand.bench.grid import is_told_groups
+from evenhand.bench.grid import reads_groups
 from evenhand.bench.grid import title as method_title
 from evenhand.report import samples
 from evenhand.report.commands import run_command
-from evenhand.report.page import MOST_POINTS, Mark, line_plot, row_plot
+from evenhand.report.document import MOST_POINTS, Mark, line_plot, row_plot
 from evenhand.training.plugins import parse_assignments
 from evenhand.training.record import Record
 
@@ -100,7 +100,7 @@ def test_a_row_holds_a_mark_for_each_method_and_pale_rings_for_the_others() -> N
 def test_methods_are_called_as_their_files_call_them() -> None:
     titles = [method_title(name) for name in ("jtt", "gdro", "erm_randaug", "someone.elses")]
     assert titles == ["JTT", "Group DRO", "ERM-RandAug", "someone.elses"]
-    assert is_told_groups("gdro") and not is_told_groups("tab") and not is_told_groups("someone.elses")
+    assert reads_groups("gdro") and not reads_groups("tab") and not reads_groups("someone.elses")
 
 
 def test_records_without_timings_or_stages_still_make_a_page(tmp_path: Path) -> None:
@@ -110,4 +110,4 @@ def test_records_without_timings_or_stages_still_make_a_page(tmp_path: Path) -> 
     (run.path / "timing.json").unlink()
     (run.stage("erm") / "epochs.jsonl").unlink()
     html = build([Record(run.path)], tmp_path / "p.html", load_task=lambda _: None).read_text()
-    assert "1 more training not drawn here" in html
+    assert "1 more training not shown" in html

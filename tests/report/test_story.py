@@ -34,7 +34,7 @@ def story_of(tmp_path: Path, **accuracies: list[float]) -> Story:
     [
         ([0.1], [0.6], "TAB raised accuracy on the worst group from 10.0% to 60.0%."),
         ([0.6], [0.1], "TAB lowered accuracy on the worst group from 60.0% to 10.0%."),
-        ([0.6], [0.6], "TAB left accuracy on the worst group where ERM has it, at 60.0%."),
+        ([0.6], [0.6], "TAB and ERM have the same accuracy on the worst group, 60.0%."),
         ([0.6], [0.62], "On the worst group, TAB reaches 62.0% and ERM 60.0%: the difference is not significant."),
         ([0.6], [0.58], "On the worst group, TAB reaches 58.0% and ERM 60.0%: the difference is not significant."),
         ([0.1, 0.3], [0.6, 0.8], "TAB raised accuracy on the worst group from 20.0% to 70.0%, averaged over 2 seeds."),
@@ -58,7 +58,7 @@ def test_the_headline_follows_the_records(
     [
         ({"erm": [0.1, 0.12], "tab": [0.6, 0.62], "jtt": [0.5, 0.52]}, "TAB leads on the worst group: 61.0%, 10.0 points above JTT."),
         ({"erm": [0.1], "tab": [0.62], "jtt": [0.6]},
-         "TAB is ahead on the worst group, 62.0% against 60.0% of JTT, but the difference is not significant."),
+         "TAB is ahead on the worst group, 62.0% against 60.0% for JTT, but the difference is not significant."),
         ({"erm": [0.1], "tab": [0.6], "jtt": [0.6]}, "JTT and TAB share the lead on the worst group, at 60.0%."),
         ({"erm": [0.9], "tab": [0.6], "gdro": [0.95]}, "ERM leads on the worst group: 90.0%, 30.0 points above TAB."),
         ({"erm": [0.1], "gdro": [0.9]}, "Group DRO raised accuracy on the worst group from 10.0% to 90.0%."),
@@ -119,7 +119,7 @@ def test_worst_groups_that_differ_by_seed_are_all_named(tmp_path: Path) -> None:
             )
             for seed, name in enumerate(worst[:number])
         ]
-        named = "“g” or “h”" if number == 2 else "another of 4 groups with every seed"
+        named = "“g” or “h”" if number == 2 else "one of 4 groups, depending on the seed"
         assert any(
             each.startswith(f"The worst group is {named}, measured") for each in told(records).sentences
         )
@@ -130,7 +130,7 @@ def test_identification_is_told_only_where_it_was_scored(tmp_path: Path) -> None
     test = scores({"g": 0.5}, {"a": 0.9})
     known = {"identified": 0.9, "purity": 0.8, "share": 0.4}
     story = told([write_run(tmp_path, "tab", test, found=found, identification=known)])
-    assert "They hold 90.0% of the bias-conflicting samples" in " ".join(story.sentences)
+    assert "They include 90.0% of the bias-conflicting samples" in " ".join(story.sentences)
     story = told([write_run(tmp_path / "other", "tab", test, found=found)])
     assert "bias-conflicting" not in " ".join(story.sentences)
 

@@ -18,8 +18,8 @@ from evenhand.bench.grid import combinations, grid_of, title
 from evenhand.bench.pack import load, pack
 from evenhand.bench.results import CRITERIA, counting, frame, summary
 from evenhand.cli import app
-from evenhand.report import paper, render, tables
-from evenhand.report.render import Column, Section, Table
+from evenhand.report import notes, paper, render, tables
+from evenhand.report.render import Column, Table, section
 from evenhand.report.tables import conflicting_share, longest_run, search_seconds, spent
 from evenhand.training import plugins
 from evenhand.training.recipe import Recipe
@@ -156,7 +156,7 @@ def check_latex(text: str) -> None:
 
 def test_hostile_names_stay_text_in_every_form(tmp_path: Path) -> None:
     columns = (Column("name", words=True), Column("n"))
-    table = Table("x", "title", columns, [Section("s|x", [{"name": HOSTILE, "n": 1}])])
+    table = Table("x", "title", columns, [section("s|x", [{"name": HOSTILE, "n": 1}])])
     cell = table.cells(table.sections[0])[0][0]
     assert "\x1b" not in cell.text and "\n" not in cell.text
     check_latex(render.write(table, "latex"))
@@ -177,24 +177,22 @@ def test_an_unfinished_bench_says_what_is_missing(tmp_path: Path) -> None:
     failed = tmp_path / "even_odd" / "jtt" / "abc-s0" / "failure.json"
     failed.parent.mkdir(parents=True)
     failed.write_text(json.dumps({"error": "RuntimeError: out of memory\nmore", "traceback": "", "time": 0}))
-    table = make("1", made, failed=tables.failures([tmp_path]))
-    notes = table.sections[0].notes
-    assert "Missing: tab, all of it." in notes and "Failed: jtt/abc-s0: RuntimeError: out of memory" in notes
+    table = make("1", made, failed=notes.failures([tmp_path]))
+    below = table.sections[0].notes
+    assert "Missing: tab, all runs." in below and "Failed: jtt/abc-s0: RuntimeError: out of memory" in below
     assert any(
         note.startswith("Missing: erm, 8 of 10 runs: lr=0.001, weight_decay=1e-05 (seed 0, 1)")
-        for note in notes
+        for note in below
     )
     assert any(
-        note.startswith("Missing: lff, 13 of 14 runs: q=0.05 (seed 1), q=0.1 (seed 0, 1)") for note in notes
+        note.startswith("Missing: lff, 13 of 14 runs: q=0.05 (seed 1), q=0.1 (seed 0, 1)") for note in below
     )
-    command = next(note for note in notes if note.startswith("Do what is missing with: "))
+    command = next(note for note in below if note.startswith("To complete them, run: "))
     words = "evenhand bench even_odd --methods gdro,erm,lff,jtt,masktune,tab --seeds 0,1 --device cpu --runs"
     assert command.endswith(f"{words} {tmp_path}")
     assert table.cell("even_odd", "TAB", "WGA").text == ""
     assert table.cell("even_odd", "ERM", "PoU").text == ""  # one candidate has no price
-    assert any(
-        "PoU and MMS need more than the one candidate that is there of erm and lff" in note for note in notes
-    )
+    assert any("PoU and MMS are omitted for erm and lff" in note for note in notes)
 
 
 def test_a_selected_candidate_that_pou_cannot_count_is_said(tmp_path: Path) -> None:
@@ -205,8 +203,8 @@ def test_a_selected_candidate_that_pou_cannot_count_is_said(tmp_path: Path) -> N
     assert table.cell("even_odd", "LfF", "PoU").value["mean"] == pytest.approx(1.25)
     assert table.cell("even_odd", "LfF", "PoU, of the means").text == "1.25"
     notes = table.sections[0].notes
-    assert "Candidates with a WGA of zero, dropped from PoU: 1 of lff's 3." in notes
-    assert "The selected candidate of lff is among them: PoU is of the next one." in notes
+    assert "Candidates excluded from PoU for a WGA of zero: 1 of lff's 3." in notes
+    assert "The selected candidate of lff is among them; PoU is the next one's." in notes
 
 
 def test_seeds_that_pou_cannot_count_are_said(tmp_path: Path) -> None:
@@ -215,7 +213,7 @@ def test_seeds_that_pou_cannot_count_are_said(tmp_path: Path) -> None:
             write(tmp_path, "lff", {"q": q, **PAIR}, seed=seed, wga=wga[seed], val=val)
     table = make("1", load(tmp_path))
     assert table.cell("even_odd", "LfF", "PoU").text == "1.50"
-    said = "PoU of lff is of 1 of 2 seeds: in the others the WGA that it divides by is zero."
+    said = "PoU of lff uses 1 of 2 seeds; in the others its denominator, a WGA, is zero."
     assert said in table.sections[0].notes
     (row,) = summary(frame(load(tmp_path)))
     assert row["pou"] == pytest.approx(1.5)
@@ -229,11 +227,11 @@ def test_equal_candidates_are_said(tmp_path: Path) -> None:
     for q, wga in ((0.05, 0.2), (0.1, 0.4), (0.25, 0.5)):
         for seed, val in ((0, 0.8), (1, 0.9)):  # the same means
             write(tmp_path, "lff", {"q": q, **PAIR}, seed=seed, wga=wga, val=val if q < 0.2 else 0.5, wrong=2)
-    assert not any(note.startswith("Equal") for note in make("1", load(tmp_path), by="wga").sections[0].notes)
+    assert not any(note.startswith("Tied") for note in make("1", load(tmp_path), by="wga").sections[0].notes)
     write(tmp_path, "tab", PAIR, seed=0, pseudo=True), write(tmp_path, "tab", PAIR, seed=1, pseudo=True)
     made = make("1", load(tmp_path)), make("selected", load(tmp_path))
-    one, selected = ([note for note in table.sections[0].notes if note.startswith("Equal")] for table in made)
-    assert one == ["Equal candidates, of which the first in the grid is taken: by accuracy 2 of lff's 3."]
+    one, selected = ([note for note in table.sections[0].notes if note.startswith("Tied")] for table in made)
+    assert one == ["Tied candidates, of which the first in the grid is selected: by accuracy 2 of lff's 3."]
     assert selected[0].endswith("by accuracy 2 of lff's 3; by worst_pseudo_group 3 of lff's 3.")
 
 
@@ -246,8 +244,8 @@ def test_runs_on_other_data_and_uneven_searches_are_said(tmp_path: Path) -> None
     write(tmp_path, "lff", {"q": 0.25, **PAIR}, seed=0)
     write(tmp_path, "tab", PAIR, seed=0, data="other")
     notes = make("1", load(tmp_path)).sections[0].notes
-    assert "Other data than the rest, by their checksums: 1 of tab." in notes
-    assert "MMS of lff is of other candidates with some seeds: runs are missing." in notes
+    assert "Runs whose data have another checksum than most: 1 of tab." in notes
+    assert "MMS of lff averages different candidates for different seeds: runs are missing." in notes
 
 
 def test_packed_records_are_unpacked_before_a_bench_goes_on(tmp_path: Path, monkeypatch) -> None:
@@ -255,9 +253,7 @@ def test_packed_records_are_unpacked_before_a_bench_goes_on(tmp_path: Path, monk
     write(tmp_path / "runs", "tab", PAIR)
     pack(load(tmp_path / "runs"), tmp_path / "records.zip")
     notes = make("1", load(tmp_path / "records.zip")).sections[0].notes
-    start = (
-        "Unpack the records (evenhand unpack FILE --runs runs), then do what is missing with: evenhand bench"
-    )
+    start = "To complete them, first unpack the records (evenhand unpack FILE --runs runs), then run: evenhand bench"
     assert any(note.startswith(start) and "--runs" not in note.removeprefix(start) for note in notes)
 
 
@@ -278,7 +274,7 @@ def test_a_seed_without_pseudo_groups_is_said_and_the_others_select(tmp_path: Pa
     table = make("1", load(tmp_path), by="worst_pseudo_group")
     assert table.cell("even_odd", "LfF", "WGA").text == "40.0 ± 0.0"
     (said,) = [note for note in table.sections[0].notes if note.startswith("Selected without")]
-    assert said == "Selected without seed 0, of which no run of tab has left pseudo-groups."
+    assert said == "Selected without seed 0, for which no run of tab has pseudo-groups."
     for path in tmp_path.glob("*/lff/*-s1"):
         shutil.rmtree(path)  # no candidate can be judged now
     table = make("1", load(tmp_path), by="worst_pseudo_group")
@@ -295,10 +291,10 @@ def test_other_recipes_palettes_and_models_are_said(tmp_path: Path) -> None:
     )
     table = make("1", [bar, hues])
     notes = {section.name: " ".join(section.notes) for section in table.sections}
-    assert "The model is mobilenet_v2 in place of resnet18." in notes["bar"]
-    assert "the worst class stands for the worst group" in notes["bar"]
+    assert "The model is mobilenet_v2 instead of resnet18." in notes["bar"]
+    assert "the worst class replaces the worst group" in notes["bar"]
     assert "--set model=mobilenet_v2" in notes["bar"]  # the command that fills what is missing
-    assert "Compared with the paper's cmnist, though made with palette=hues" in notes["cmnist:palette=hues"]
+    assert "Compared with the paper's cmnist, but run with palette=hues" in notes["cmnist:palette=hues"]
     assert table.cell("cmnist:palette=hues", "TAB", "WGA, paper").text == "63.3 ± 2.5"
     assert table.cell("bar", "ERM", "WGA, paper").text == "29.6 ± 1.8"
     assert "Group DRO" not in names_of(table, 1)  # none for bar
@@ -313,11 +309,11 @@ def test_table_two_has_shares_and_their_multiples(tmp_path: Path) -> None:
     file = told.path / "metrics.json"
     file.write_text(json.dumps({**told.metrics, "identification": None}))
     (section,) = make("2", [Record(told.path)]).sections  # groups, none of which conflicts
-    assert section.notes == ["waterbirds does not say which samples conflict, so none can be counted."]
+    assert section.notes == ["waterbirds does not mark bias-conflicting samples, so none can be counted."]
     plain = write(tmp_path / "plain", "tab", PAIR, task="bar", groups=False)
     (section,) = make("2", [plain]).sections
     assert not section.rows and section.notes == [
-        "bar does not say which samples conflict, so none can be counted."
+        "bar does not mark bias-conflicting samples, so none can be counted."
     ]
     assert table.cell("", "even_odd", "in D").text == "1.00"  # 100 of 10,000
     assert table.cell("", "even_odd", "in D'").text == "40.0 ± 0.0"
@@ -364,14 +360,14 @@ def test_variants_of_other_recipes_are_compared_and_named_by_what_differs(tmp_pa
     again = write(tmp_path, "tab", PAIR, seed=0, wga=0.9, data="other")
     table = make("compare", [*made, again], root=tmp_path)
     assert table.cell("even_odd", "tab", "seeds").text == "2"
-    assert "Left out: 1 run (1 of tab done twice, on other data or code)." in table.sections[0].notes
+    assert "Excluded: 1 run (1 of tab repeated on other data or code)." in table.sections[0].notes
     assert not any("checksums" in note for note in table.sections[0].notes)  # it is left out
     other = write(tmp_path, "erm", PAIR, seed=0, data="other")
     notes = make("compare", [*made, other], root=tmp_path).sections[0].notes
-    assert "Other data than the rest, by their checksums: 1 of erm." in notes
+    assert "Runs whose data have another checksum than most: 1 of erm." in notes
     table = make("compare", made[2:], root=tmp_path)
     assert names_of(table) == ["tab"]  # all have it, so it is said below
-    assert "The recipe differs from the task's own: keep=best." in table.sections[0].notes
+    assert "The recipe differs from the task's default: keep=best." in table.sections[0].notes
     short = [write(tmp_path, "gdro", PAIR, recipe=own.replace(epochs=e)) for e in (16, 2, 1)]
     table = make("compare", short, root=tmp_path)
     assert names_of(table) == [
@@ -408,7 +404,7 @@ def test_older_records_are_marked_below_a_table(tmp_path: Path, name: str) -> No
     }
     new, old = (make(name, made[older], root=tmp_path) for older in (False, True))
     assert old.notes[:-1] == new.notes
-    assert old.notes[-1].startswith("Older records: all runs. They do not say how they were computed")
+    assert old.notes[-1].startswith("Older records: all runs. They do not name the arithmetic")
     cells = [[[cell.text for cell in row] for row in table.cells(table.sections[0])] for table in (new, old)]
     assert cells[0] == cells[1]
     digits = write(tmp_path, "tab", PAIR, task="digits", pseudo=True)
@@ -547,14 +543,14 @@ def test_datasets_come_from_data_and_records(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown task 'nonsense'; known tasks are bar"):
         make("datasets", [], wanted=["nonsense"])
     empty = make("datasets", [], wanted=["bar"], root=tmp_path)
-    assert "Missing: bar; its data are not here" in empty.sections[0].notes[0]
+    assert "Missing: bar, whose data are not here" in empty.sections[0].notes[0]
 
 
 def test_the_best_is_marked_with_all_that_look_equal() -> None:
     def best(*values: float, order: str = "highest", unranked: tuple[str, ...] = ()) -> list[bool]:
         columns = (Column("name"), Column("score", "{:.1f}".format, best=order))  # type: ignore[arg-type]
         rows = [{"name": str(i), "score": value} for i, value in enumerate(values)]
-        table = Table("", "", columns, [Section("", rows, unranked=unranked)])
+        table = Table("", "", columns, [section("", rows, unranked=unranked)])
         return [row[1].best for row in table.cells(table.sections[0])]
 
     assert best(1.01, 1.04, 0.5) == [True, True, False]

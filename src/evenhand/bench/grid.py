@@ -1,7 +1,7 @@
-"""Grid: which values are searched, and which runs a bench or a figure needs. Imports no torch.
+"""Grid: the values that are searched, and the runs that a bench or a figure needs. Imports no torch.
 
-A bench has two waves: methods without a learning rate and a weight decay in their grid inherit the ones that
-are selected for ERM, so their runs are known once ERM's are over.
+A bench has two waves. Methods whose grid has no learning rate and no weight decay inherit the values
+selected for ERM, so their runs are planned once all ERM runs have ended.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from evenhand.training import plugins
 from evenhand.training.plugins import Declared
 from evenhand.training.recipe import Recipe
 
-PAIR = ("lr", "weight_decay")  # every method whose grid lacks them inherits ERM's selected ones
-SPLITS = ("train", "val")  # of which a method may see the groups
-# The paper's methods, in the order in which their runs begin. After ERM and G-DRO, TAB, because it brings the
-# training that it shares with JTT and MaskTune to its end; then LfF, because it shares none and so waits for
-# nobody; MaskTune last, because short runs even out when the workers end.
+PAIR = ("lr", "weight_decay")  # a method whose grid lacks them inherits the values selected for ERM
+SPLITS = ("train", "val")  # whose groups a method may see
+# The paper's methods, in the order in which their runs start. TAB follows ERM and G-DRO because it completes
+# the training that it shares with JTT and MaskTune. LfF shares no training and so waits for none. MaskTune
+# is last because short runs let all workers end at about the same time.
 PAPER = ("erm", "gdro", "tab", "lff", "jtt", "masktune")
 Settings = dict[str, Any]
 
 
 def named(settings: Mapping[str, Any]) -> str:
-    """Settings in one line.
+    """Format settings on one line.
 
     >>> named({"lr": 0.001, "weight_decay": 0.0})
     'lr=0.001, weight_decay=0'
@@ -40,19 +40,19 @@ def named(settings: Mapping[str, Any]) -> str:
 
 
 def rule(method: str) -> str:
-    """What the paper selects a method by: validation WGA if it is told the groups, else accuracy."""
-    return "wga" if is_told_groups(method) else "accuracy"
+    """The paper's selection criterion: validation WGA for methods that read groups, else accuracy."""
+    return "wga" if reads_groups(method) else "accuracy"
 
 
-def is_told_groups(method: str) -> bool:
-    """Whether a method sees groups of training or validation samples; of one that is not loaded, no."""
+def reads_groups(method: str) -> bool:
+    """Whether a method reads the groups of training or validation samples; False if it is not loaded."""
     found = method_file(method)
     return bool(found and plugins.groups_needed(found.constants))
 
 
 @functools.cache
 def title(method: str) -> str:
-    """A method's name as its own file writes it: `tab` is TAB, `gdro` G-DRO; a user's own keeps its name.
+    """A method's display name, as its file gives it: `tab` is TAB. A user's method keeps its module name.
 
     >>> title("erm"), title("mine.method")
     ('ERM', 'mine.method')
@@ -63,7 +63,7 @@ def title(method: str) -> str:
 
 
 def grid_of(task: str, method: str) -> dict[str, list[Any]] | None:
-    """The search space of a method on a task, given as its spec; None where nobody here knows it."""
+    """The search space of a method on a task, which is given as its spec; None if unknown."""
     found, override = method_file(method), task_file(task)
     grids: dict[str, dict[str, list[Any]]] = getattr(override and override.constants, "GRIDS", {})
     own: dict[str, list[Any]] | None = getattr(found and found.constants, "GRID", None)
@@ -80,14 +80,14 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[Settings]:
 
 
 def task_recipe(spec: str) -> Recipe | None:
-    """The task's own recipe, the paper's; None for a task that is not here."""
+    """The task's default recipe, which is the paper's; None for an unknown task."""
     found = task_file(spec)
     recipe: Recipe | None = getattr(found and found.constants, "RECIPE", None)
     return recipe
 
 
 def parse(spec: str) -> tuple[str, dict[str, str]]:
-    """A task's name and options as a record gives them; what cannot be read is all name.
+    """A task's name and options from the spec in a record; an invalid spec is all name.
 
     >>> parse("even_odd:p=0.9"), parse("own: task")
     (('even_odd', {'p': '0.9'}), ('own: task', {}))
@@ -99,22 +99,22 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def task_file(spec: str) -> Declared | None:
-    """What the task's file declares, if it is one of ours or is already loaded."""
+    """What the task's file declares; None unless the task is built in or already loaded."""
     return plugins.known("evenhand.tasks", parse(spec)[0], "load")
 
 
 def method_file(name: str) -> Declared | None:
-    """What the method's file declares, if it is one of ours or is already loaded."""
+    """What the method's file declares; None unless the method is built in or already loaded."""
     return plugins.known("evenhand.methods", name, "train")
 
 
 def declared_method(name: str) -> Declared:
-    """What a method's file declares. A user's module is imported for it; an unknown name is refused."""
+    """What a method's file declares. Imports a user's module; raises ValueError for an unknown name."""
     return _declared("evenhand.methods", name, "train")
 
 
 def declared_task(spec: str) -> Declared:
-    """What a task's file declares. A user's module is imported for it; an unknown name is refused."""
+    """What a task's file declares. Imports a user's module; raises ValueError for an unknown name."""
     return _declared("evenhand.tasks", tasks.parse(spec)[0], "load")
 
 
@@ -132,7 +132,7 @@ def _declared(package: str, name: str, function: str) -> Declared:
 
 @dataclass(frozen=True)
 class Planned:
-    """One run that is wanted; `settings` are the candidate's, `changes` those of the task's recipe.
+    """One requested run: `settings` of its candidate and `changes` to the task's recipe.
 
     >>> Planned("even_odd:p=0.95", "jtt", {"upweight": 10}, seed=1, changes={"epochs": 50}).words()
     'even_odd:p=0.95 jtt upweight=10 seed 1'
@@ -145,23 +145,23 @@ class Planned:
     changes: Settings = field(default_factory=dict)
 
     def words(self) -> str:
-        """How a person names the run."""
+        """The run's name in messages."""
         return " ".join(filter(None, [self.spec, self.method, named(self.settings), f"seed {self.seed}"]))
 
 
 @dataclass(frozen=True)
 class Waves:
-    """The runs of one task: those that can begin, and the methods that wait for ERM's selection."""
+    """The runs of one task: those that can start, and the methods that wait for ERM's selection."""
 
     spec: str
     seeds: tuple[int, ...]
     changes: Settings
     first: list[Planned]
-    methods: list[str]  # of the second wave, with the settings that were given
-    notes: list[str]  # what is planned although nobody asked for it, or not planned, and why
+    methods: list[str]  # of the second wave, with their given settings
+    notes: list[str]  # what is planned beyond the request, or not planned, and why
 
     def second(self, pair: Settings) -> list[Planned]:
-        """The runs of the second wave, with the learning rate and weight decay that were selected for ERM."""
+        """The runs of the second wave, with the learning rate and weight decay selected for ERM."""
         return product(self.spec, self.methods, self.seeds, {**self.changes, **pair})
 
 
@@ -172,15 +172,15 @@ def waves(
     changes: Settings,
     grouped: Container[str] = SPLITS,
 ) -> Waves:
-    """Divide the runs of a task: methods that search learning rate or weight decay begin, others inherit.
+    """Divide the runs of a task: methods that search learning rate or weight decay start, others inherit.
 
-    `grouped`: the splits, of "train" and "val", whose groups the task knows.
+    `grouped`: which of the splits "train" and "val" have known groups.
     """
     first, second, notes = [], [], []
     for text in sorted(dict.fromkeys(methods), key=_rank):
         method = parse_method(text)[0]
         if any(split not in grouped for split in plugins.groups_needed(declared_method(method).constants)):
-            notes.append(f"{spec} has no groups, which {method} needs: not planned")
+            notes.append(f"{spec} has no groups, so {method}, which needs them, is not planned")
         elif method == "erm" or set(PAIR) & part_of_grid(spec, text).keys():
             first.append(text)
         else:
@@ -202,20 +202,20 @@ def waves(
 def product(
     spec: str, methods: Sequence[str], seeds: Sequence[int], changes: Settings | None = None
 ) -> list[Planned]:
-    """Every candidate of these methods with every seed; the seeds of one candidate stand together."""
+    """Every candidate of these methods with every seed; the seeds of one candidate are adjacent."""
     planned = [
         Planned(spec, parse_method(text)[0], settings, seed, dict(changes or {}))
         for text in methods
         for settings in sorted(combinations(part_of_grid(spec, text)), key=_length, reverse=True)
         for seed in seeds
     ]
-    return list({one.words(): one for one in planned}.values())  # parts of a grid may overlap
+    return list({one.words(): one for one in planned}.values())  # given parts of a grid may overlap
 
 
 def fixed(
     spec: str, methods: Sequence[str], seeds: Sequence[int], changes: Settings | None = None
 ) -> list[Planned]:
-    """Every method once with every seed, at the task's own recipe: no search."""
+    """Every method once with every seed, with the task's default recipe: no search."""
     return [
         Planned(spec, name, settings, seed, dict(changes or {}))
         for name, settings in map(parse_method, methods)
@@ -224,13 +224,13 @@ def fixed(
 
 
 def part_of_grid(spec: str, text: str) -> dict[str, list[Any]]:
-    """A method's grid on a task, or the part of it that has the given settings.
+    """A method's grid on a task, restricted to the given settings.
 
     >>> part_of_grid("even_odd", "jtt:upweight=10")
     {'identifier_epochs': [1, 5, 10, 25, 50], 'upweight': [10]}
     """
     method, settings = parse_method(text)
-    declared_task(spec), declared_method(method)  # a user's modules are imported by this
+    declared_task(spec), declared_method(method)  # imports a user's modules
     whole = grid_of(spec, method) or {}
     part = dict(whole)
     for key, value in settings.items():
@@ -245,7 +245,7 @@ def part_of_grid(spec: str, text: str) -> dict[str, list[Any]]:
 
 
 def parse_method(text: str) -> tuple[str, Settings]:
-    """A method's name and settings.
+    """Split a method from its settings.
 
     >>> parse_method("tab:summary=loss,balanced_epochs=true")
     ('tab', {'summary': 'loss', 'balanced_epochs': True})
@@ -255,7 +255,7 @@ def parse_method(text: str) -> tuple[str, Settings]:
 
 
 def split_methods(text: str) -> list[str]:
-    """Methods with commas between, which may have settings with commas between.
+    """Split methods separated by commas, whose settings may be separated by commas too.
 
     >>> split_methods("erm,tab:summary=loss,balanced_epochs=true,jtt")
     ['erm', 'tab:summary=loss,balanced_epochs=true', 'jtt']
@@ -272,13 +272,13 @@ def split_methods(text: str) -> list[str]:
 
 
 def _length(settings: Settings) -> float:
-    """What a run's time grows with. JTT's runs differ a hundredfold: early errors are many."""
-    upweight = settings.get("upweight", 0)  # how often each error is repeated
+    """A relative run time. JTT's runs differ a hundredfold, since early identifiers make many errors."""
+    upweight = settings.get("upweight", 0)  # repetitions of each error
     return upweight / settings.get("identifier_epochs", 1) if isinstance(upweight, int) else 0
 
 
 def _rank(text: str) -> tuple[bool, int]:
-    """The paper's methods in its order; before them what resembles TAB in having nothing to search."""
+    """The paper's methods in PAPER's order; other methods before those that share TAB's trainings."""
     method = parse_method(text)[0]
     return (method in PAPER[3:], PAPER.index(method) if method in PAPER else len(PAPER))
 
@@ -288,35 +288,35 @@ def _rank(text: str) -> tuple[bool, int]:
 
 FIGURES = {
     "validation": "accuracy of aligned and conflicting validation samples by epoch (figure 2)",
-    "selection": "WGA of every hyperparameterisation, with its rank by validation accuracy (figure 3)",
-    "training": "loss by epoch, errors that remain, and what the clusters hold (figure 4)",
+    "selection": "WGA of every candidate, with its rank by validation accuracy (figure 3)",
+    "training": "loss and remaining errors by epoch, and the composition of the clusters (figure 4)",
     "correlation": "accuracy and WGA against the strength p of the correlation (figure 5, left)",
-    "cost": "time of the longest run and of the whole search (figure 5, right)",
+    "cost": "time of the longest run and of the entire search (figure 5, right)",
     "eta": "TAB with and without transformed copies (appendix H)",
     "minibatch": "TAB with mini-batch k-means (appendix I)",
 }
 STRENGTHS = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995)  # p of the sweeps
 DYNAMICS: Settings = {"epochs": 50, "patience": 1000}  # figures 2 and 4 do not stop early
-LEARNED = ("validation", "training")  # figures of how conflicting samples are learned
+LEARNED = ("validation", "training")  # figures that show how conflicting samples are learned
 SWEPT = {
     "correlation": ("erm", "tab", "eta_tab", "minibatch_tab"),
     "eta": ("erm", "erm_randaug", "tab", "eta_tab"),
     "minibatch": ("erm", "tab", "minibatch_tab"),
 }
-SEARCHED = {  # the methods whose whole grids a figure shows
+SEARCHED = {  # the methods whose entire grids a figure shows
     "selection": ("erm", "tab", "masktune", "lff", "jtt"),
     "cost": ("erm", "gdro", "lff", "jtt", "masktune", "tab"),
 }
 
 
 def check_figure(name: str) -> None:
-    """Refuse a figure that does not exist."""
+    """Raise ValueError for an unknown figure."""
     if name not in FIGURES:
         raise ValueError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
 
 
 def runs_of_figure(name: str, task: str, seeds: Sequence[int] = (0, 1, 2)) -> list[Planned]:
-    """The runs that a figure of a task is drawn from; none where it shows whole searches instead."""
+    """The runs that a figure of a task needs; empty for a figure of entire searches."""
     check_figure(name)
     if name in SEARCHED:
         return []
@@ -327,15 +327,15 @@ def runs_of_figure(name: str, task: str, seeds: Sequence[int] = (0, 1, 2)) -> li
 
 
 def nothing_conflicts(name: str, task: str) -> ValueError:
-    """The error that a figure cannot be drawn of this task, whatever is run."""
+    """The error for a task that has no bias-conflicting samples for this figure."""
     return ValueError(
-        f"the figure {name!r} shows samples that break a shortcut, and {task} does not say which do; "
+        f"the figure {name!r} needs bias-conflicting samples, but {task} does not mark any; "
         "use a task that does, such as digits_even_odd"
     )
 
 
 def swept(task: str) -> list[str]:
-    """The task with every strength of its correlation.
+    """The task at every strength of its correlation.
 
     >>> swept("cmnist:palette=hues")[0]
     'cmnist:palette=hues,p=0.5'
@@ -354,7 +354,7 @@ def swept(task: str) -> list[str]:
 
 
 def base(spec: str) -> tuple[tuple[str, frozenset[tuple[str, str]]], float | None]:
-    """A task without its p, and its p: what runs of one sweep have in common, and what sets them apart."""
+    """A task without its p, which runs of one sweep have in common, and its p."""
     name, options = parse(spec)
     options = dict(options)
     p = options.pop("p", _default_strength(name))

@@ -1,4 +1,4 @@
-"""Records in folders and in packed files: read alike, and carried from one machine to another."""
+"""Pack: read records from folders and packed files, and carry them from one machine to another."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SMALL = ("config.json", "dynamics.json", "timing.json", "metrics.json")
 
 
 def load(*sources: str | Path) -> list[Record]:
-    """Every finished run in these runs folders and packed .zip files; of the same run, the first counts."""
+    """Every finished run in runs folders and packed .zip files. The first copy of a run counts."""
     found: dict[tuple[str, ...], Record] = {}
     for source in map(Path, sources):
         if not source.exists():
-            raise ValueError(f"{source} should be a runs folder or a packed .zip file, but it does not exist")
+            raise ValueError(f"{source} must be a runs folder or a packed .zip file, but it does not exist")
         records = list(find(source if source.is_dir() else _content(source)))
         if not records:
             raise ValueError(
@@ -39,9 +39,9 @@ def load(*sources: str | Path) -> list[Record]:
 
 
 def pack(records: Iterable[Record], out: str | Path, *, failures: Iterable[Path] = ()) -> None:
-    """Write one small .zip in the layout of a runs folder; the same records give the same bytes.
+    """Write one small .zip in the layout of a runs folder. The same records give the same bytes.
 
-    Left out are weights, checkpoints, histories and training partitions; predictions lose their confidences.
+    It omits weights, checkpoints, histories, training partitions and the confidences of predictions.
     """
     entries: dict[str, bytes] = {}
     for record in records:
@@ -58,7 +58,7 @@ def pack(records: Iterable[Record], out: str | Path, *, failures: Iterable[Path]
 
 
 def unpack(file: str | Path, runs: str | Path) -> tuple[int, int]:
-    """Put packed runs into a runs folder; gives how many were added and how many were there and are kept."""
+    """Add packed runs to a runs folder. Returns how many were added and how many were already there."""
     added = kept = 0
     check_folder(runs, "--runs")
     for record in load(_zip(Path(file))):
@@ -71,7 +71,7 @@ def unpack(file: str | Path, runs: str | Path) -> tuple[int, int]:
                 path = Path(runs, name)
                 if path.is_relative_to(target):
                     write_bytes(path, content)
-                elif not path.exists():  # a stage may have gone further here, or be going on just now
+                elif not path.exists():  # a stage may be further along here, or still running
                     with contextlib.suppress(BlockingIOError), claim(path.parent, wait=False):
                         write_bytes(path, content)
             added += 1
@@ -83,7 +83,7 @@ def _last(name: str) -> tuple[bool, str]:
 
 
 def _entries(record: Record) -> dict[str, bytes]:
-    """What is kept of a run: name in the archive -> content."""
+    """The packed files of a run: name in the archive -> content."""
     folder = "/".join(record.path.parts[-3:])
     entries = {}
     for name in SMALL:
@@ -95,7 +95,7 @@ def _entries(record: Record) -> dict[str, bytes]:
     digests = {Path(name).name: store.digest(data) for name, data in entries.items()}
     entries[f"{folder}/{store.MANIFEST}"] = store.manifest_bytes(digests, {})
     for stage, value in record.config["stages"].items():
-        if Path(value["folder"]).name != value["folder"]:  # the records may be anybody's
+        if Path(value["folder"]).name != value["folder"]:  # records may come from strangers
             raise ValueError(
                 f"{record.path / 'config.json'} names an unsafe folder, {value['folder']!r}: do not use it"
             )
@@ -105,8 +105,8 @@ def _entries(record: Record) -> dict[str, bytes]:
 
 
 def _smaller(path: Path, keep: tuple[str, ...] | None) -> bytes:
-    """An .npz with only these arrays, and margins, which only colour a page, at half precision."""
-    found = read_arrays(path, "what a run has left")
+    """An .npz with only these arrays. Margins, which only color a page, are stored at half precision."""
+    found = read_arrays(path, "a run's arrays")
     arrays: dict[str, Any] = {name: array for name, array in found.items() if keep is None or name in keep}
     if "margin" in arrays:
         arrays["margin"] = arrays["margin"].astype(np.float16)
@@ -116,11 +116,11 @@ def _smaller(path: Path, keep: tuple[str, ...] | None) -> bytes:
 
 
 def _content(file: Path) -> Path:
-    """The folder in the cache with what a packed file holds."""
+    """The cache folder with the content of a packed file."""
     return datasets.unpack(_zip(file).stem, [file])
 
 
 def _zip(file: Path) -> Path:
     if not file.is_file() or file.suffix != ".zip":
-        raise ValueError(f"{file} should be a .zip file that `evenhand pack` wrote")
+        raise ValueError(f"{file} must be a .zip file written by `evenhand pack`")
     return file

@@ -1,8 +1,8 @@
-"""Results: every finished run as a row of one DataFrame. Tables, figures and pages are functions of it.
+"""Results: one DataFrame with a row per finished run, from which tables, figures and pages are computed.
 
     runs = results.load("runs", "results/even_odd.zip")    # or results.frame(records); imports no torch
     rows = results.of_task(runs, "even_odd")               # the runs of one task, by its name or spec
-    results.result(rows, "tab").wga.mean                   # what a method's selected candidate reaches
+    results.result(rows, "tab").wga.mean                   # the WGA of a method's selected candidate
     results.selected(runs)                                 # the runs of all selected candidates
     results.groups(rows)                                   # the accuracy of every group in every run
 
@@ -10,25 +10,25 @@ Columns, one row per run:
 
     task, spec, data, method, seed       what was run; `data` is the checksum of the data
     hyperparameters, lr, weight_decay    as given to the run; `settings`: the values of the grid's keys
-    recipe, version                      how it was trained and computed, without what the grids set
-    older, sealed                        older records do not say how they were computed; sealed ones
-                                         have checksums
-    variant                              what tells it from other runs of its method on the task, in words
-    candidate, point                     the point of the method's grid, in words and as a number
-    alike, left_out                      whether it shares the recipe and version that are compared, and why
-                                         it does not count in a comparison; "" where it counts
+    recipe, version                      how the run was trained and computed, without the grid's keys
+    older, sealed                        older records lack the computation's details; sealed ones have
+                                         checksums
+    variant                              what distinguishes the run from others of its method and task
+    candidate, point                     the point of the method's grid, as text and as a number
+    alike, left_out                      whether the run has the compared recipe and version; why it is
+                                         excluded from comparisons, "" if it is not
     val_…, test_…                        wga, accuracy, accuracy_weighted, accuracy_balanced, worst_class
-    test_low, test_high, worst_group     95% interval of the test WGA, and whose it is
-    worst_size, over                     how many test samples that group has; "groups" or "classes"
-    identified, purity, share            of the samples that break the shortcut; NaN where unknown
+    test_low, test_high, worst_group     95% interval of the test WGA; the worst group's name
+    worst_size, over                     that group's number of test samples; "groups" or "classes"
+    identified, purity, share            scores of the found minority; NaN if unknown
     epochs, seconds, unshared            epochs of every training; seconds of the run, and of its trainings
-                                         as if none were shared; NaN where they were not kept
-    path, record                         its folder, and all else that it has left
+                                         as if none were shared; NaN if they were not kept
+    path, record                         the run's folder and its Record
 
-One rule selects everywhere: the candidate with the best mean over seeds by validation accuracy, or by
-validation WGA for methods that are told the groups (`grid.rule`), or by what is asked for, one of CRITERIA.
-Only runs that count (`left_out` is "") are candidates: those of one recipe, one arithmetic and one version of
-each method, at points of the grid, with the learning rate and weight decay that are selected for ERM.
+One rule selects everywhere: the candidate with the best mean over seeds of validation accuracy, of
+validation WGA for methods that read groups (`grid.rule`), or of a requested criterion, one of CRITERIA.
+Only runs whose `left_out` is "" are candidates. They share one recipe, one arithmetic and one version of
+each method, lie on the grid, and have the learning rate and weight decay selected for ERM.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from evenhand.bench.grid import (
     Settings,
     combinations,
     grid_of,
-    is_told_groups,
     method_file,
     named,
+    reads_groups,
     rule,
     task_recipe,
     title,
@@ -73,34 +73,34 @@ from evenhand.core.metrics import (
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import Record
 
-__all__ = ["CRITERIA", "Frame", "Result", "frame", "groups", "is_told_groups", "load", "of_task", "result"]
+__all__ = ["CRITERIA", "Frame", "Result", "frame", "groups", "load", "of_task", "reads_groups", "result"]
 __all__ += ["rule", "selected", "title"]
 
 Frame: TypeAlias = pd.DataFrame
-# What a candidate is selected by, each on the validation set: "accuracy" is the paper's.
+# Selection criteria, all on the validation set; the paper uses "accuracy".
 CRITERIA = ("accuracy", "wga", "worst_class", "worst_pseudo_group")
 CHOSEN_BY = {"accuracy": "val_accuracy_weighted", "wga": "val_wga", "worst_class": "val_worst_class"}
 SCORES = ("wga", "accuracy", "accuracy_weighted", "accuracy_balanced", "worst_class")
-COLLAPSED = 0.01  # a WGA below this is a group that was not learned at all
-VERSIONS = ("version", "source")  # of a method: its number, or its text's checksum
-# What a base recipe has besides fields of the recipe; that of an older record has "record" instead.
+COLLAPSED = 0.01  # a WGA below this means that a group was not learned at all
+VERSIONS = ("version", "source")  # of a method: its number, or the checksum of its source
+# Keys of a base recipe that are no recipe fields; older records have "record" instead.
 COMPUTED = ("device", "compute", "numerics", "model_source")
 
 
 class NoRuns(ValueError):
-    """There is no record to compare."""
+    """No record was found."""
 
 
 # -- the frame ---------------------------------------------------------------------------------------------
 
 
 def load(*sources: str | Path) -> Frame:
-    """Every finished run in runs folders and packed .zip files; of the same run, the first counts."""
+    """Every finished run in runs folders and packed .zip files. The first copy of a run counts."""
     return frame(pack.load(*sources))
 
 
 def frame(records: Iterable[Record]) -> Frame:
-    """One row for every record, in their order, with what counts in a comparison marked."""
+    """One row per record, in the given order, with the runs that count in comparisons marked."""
     rows = [_row(record) for record in {record.path: record for record in records}.values()]
     by_task: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -108,11 +108,11 @@ def frame(records: Iterable[Record]) -> Frame:
     for own in by_task.values():
         _name_variants(own)
         _mark(own)
-    return pd.DataFrame(map(_storable, rows), columns=[*_row_names()])
+    return pd.DataFrame(map(_storable, rows), columns=COLUMNS)
 
 
 def _storable(row: dict[str, Any]) -> dict[str, Any]:
-    """A row whose texts pandas can hold: half of a surrogate pair becomes a question mark."""
+    """Replace lone surrogates, which pandas cannot store, by question marks."""
     return {
         name: value.encode(errors="replace").decode() if isinstance(value, str) else value
         for name, value in row.items()
@@ -148,15 +148,13 @@ def _row(record: Record) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row_names() -> list[str]:
-    """The columns, also of a frame without rows."""
-    scores = [f"{split}_{score}" for split in ("val", "test") for score in SCORES]
-    return [
-        *("task", "spec", "data", "method", "seed", "hyperparameters", *PAIR, "recipe", "version"),
-        *("older", "sealed", "variant", "candidate", "settings", "point", "alike", "left_out", *scores),
-        *("test_low", "test_high", "worst_group", "worst_size", "over", "identified", "purity", "share"),
-        *("epochs", "seconds", "unshared", "path", "record"),
-    ]
+COLUMNS = [
+    *("task", "spec", "data", "method", "seed", "hyperparameters", *PAIR, "recipe", "version"),
+    *("older", "sealed", "variant", "candidate", "settings", "point", "alike", "left_out"),
+    *(f"{split}_{score}" for split in ("val", "test") for score in SCORES),
+    *("test_low", "test_high", "worst_group", "worst_size", "over", "identified", "purity", "share"),
+    *("epochs", "seconds", "unshared", "path", "record"),
+]
 
 
 def _number(value: Any) -> float:
@@ -166,7 +164,7 @@ def _number(value: Any) -> float:
 def _full_recipe(record: Record) -> dict[str, Any]:
     changed = record.config["recipe"]
     given = record.config.get("full_recipe") or changed
-    # A field of another version that was left at its default says nothing.
+    # Ignore fields of other versions that were left at their defaults.
     return {
         **_DEFAULTS,
         **{name: value for name, value in given.items() if name in _DEFAULTS or name in changed},
@@ -177,15 +175,15 @@ _DEFAULTS = dataclasses.asdict(Recipe())
 
 
 def _base_recipe(record: Record, recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """How a run was trained and computed, without what the grids set and what is the method's own."""
+    """How a run was trained and computed, without the grid's keys and the method's version."""
     full = {**({"record": "older"} if record.older else record.made_with), **recipe}
-    if isinstance(full["weights"], str):  # the same file may lie elsewhere on another machine
+    if isinstance(full["weights"], str):  # the same file may have another path on another machine
         full["weights"] = PurePath(full["weights"]).name
     return {name: value for name, value in full.items() if name not in (*PAIR, *VERSIONS, "compile")}
 
 
 def recipe_changes(recipe: Mapping[str, Any], spec: str) -> dict[str, Any]:
-    """Where a recipe is not the task's own, its precision aside: field -> value."""
+    """The fields in which a recipe differs from the task's default, except precision: field -> value."""
     published = task_recipe(spec)
     return {
         name: value
@@ -198,7 +196,7 @@ def recipe_changes(recipe: Mapping[str, Any], spec: str) -> dict[str, Any]:
 
 
 def _name_variants(rows: list[dict[str, Any]]) -> None:
-    """Name what tells the runs of a task apart besides their seeds: settings, and parts of the recipe."""
+    """Name what distinguishes the runs of a task apart from their seeds: settings and recipe fields."""
     mixed = mixed_fields([row["recipe"] for row in rows])
     shown = PAIR if len({tuple(row[name] for name in PAIR) for row in rows}) > 1 else ()
     versions = {(row["method"], row["version"]) for row in rows if not row["older"]}
@@ -215,7 +213,7 @@ def _name_variants(rows: list[dict[str, Any]]) -> None:
 
 
 def mixed_fields(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The fields in which recipes differ; older records do not say how they were computed."""
+    """The fields in which recipes differ. Older records lack the fields in COMPUTED."""
     newer = [recipe for recipe in recipes if "record" not in recipe]
     return sorted(
         key
@@ -225,10 +223,10 @@ def mixed_fields(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _mark(rows: list[dict[str, Any]]) -> None:
-    """Mark the runs of a task that can be compared fairly, and say of the others why they cannot.
+    """Mark the runs of a task that can be compared fairly, and give the reason for every other run.
 
-    Those are of the task's own recipe where a run has it, else of that of most runs, and of each method's
-    version of most runs. Older records are apart from newer ones.
+    The compared recipe is the task's default if a run has it, else the most frequent one. Of each method
+    the most frequent version is compared. Older records are never mixed with newer ones.
     """
     by_recipe: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -250,7 +248,7 @@ def _mark(rows: list[dict[str, Any]]) -> None:
         if extra:
             row["left_out"] = f"of {row['method']} with {named(extra)}"
     methods = sorted({row["method"] for row in alike}, key=lambda method: method != "erm")
-    pair: tuple[Any, ...] | None = None  # known as soon as ERM's candidates are
+    pair: tuple[Any, ...] | None = None  # known once ERM's candidates are marked
     for method in methods:
         own = [row for row in alike if row["method"] == method]
         searches_pair = method == "erm" or _sets_pair(grid_of(own[0]["spec"], method))
@@ -260,7 +258,7 @@ def _mark(rows: list[dict[str, Any]]) -> None:
 
 
 def _mark_candidates(rows: list[dict[str, Any]], pair: tuple[Any, ...] | None) -> None:
-    """Sort a method's runs into the points of its grid."""
+    """Assign a method's runs to the points of its grid."""
     grid, method = grid_of(rows[0]["spec"], rows[0]["method"]), rows[0]["method"]
     points = sorted({row["candidate"] for row in rows}) if grid is None else map(named, combinations(grid))
     position = {name: i for i, name in enumerate(points)}
@@ -275,13 +273,13 @@ def _mark_candidates(rows: list[dict[str, Any]], pair: tuple[Any, ...] | None) -
             wanted = named(dict(zip(PAIR, pair, strict=True)))
             row["left_out"] = f"of {method} without ERM's selected {wanted}"
         elif (row["candidate"], row["seed"]) in done:
-            row["left_out"] = f"of {method} done twice, on other data or code"
+            row["left_out"] = f"of {method} repeated on other data or code"
         else:
             done.add((row["candidate"], row["seed"]))
 
 
 def _pair(rows: list[dict[str, Any]]) -> tuple[Any, ...] | None:
-    """ERM's selected learning rate and weight decay; without ERM, those of most runs that inherit them."""
+    """ERM's selected learning rate and weight decay; without ERM, the most frequent inherited ones."""
     erm = pd.DataFrame([row for row in rows if row["method"] == "erm" and not row["left_out"]])
     if len(erm):
         first = choose(erm).iloc[0]
@@ -292,12 +290,8 @@ def _pair(rows: list[dict[str, Any]]) -> tuple[Any, ...] | None:
 
 
 def _settings(row: Mapping[str, Any]) -> tuple[Settings, Settings]:
-    """The values of the grid's keys in a run, and its other settings that are not the defaults."""
-    given, grid, found = (
-        row["hyperparameters"],
-        grid_of(row["spec"], row["method"]),
-        method_file(row["method"]),
-    )
+    """The values of the grid's keys in a run, and its other settings that are not defaults."""
+    given, grid = row["hyperparameters"], grid_of(row["spec"], row["method"])
     if grid is None:
         return dict(sorted(given.items())), {}
     found = method_file(row["method"])
@@ -310,11 +304,11 @@ def _sets_pair(grid: Mapping[str, Any] | None) -> bool:
 
 
 def _of_one_version(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of every method the version that most runs are of, the newest of equals; marks the others."""
+    """The runs of each method's most frequent version, the newest in a tie; marks the others."""
     runs = Counter((row["method"], row["version"]) for row in rows)
     chosen: dict[str, str] = {}
     for (method, name), _ in sorted(runs.items(), key=lambda item: (item[1], len(item[0][1]), item[0])):
-        chosen[method] = name  # the last is of most runs; version=10 is after version=9
+        chosen[method] = name  # the last one is the most frequent; version=10 sorts after version=9
     for row in rows:
         if row["version"] != chosen[row["method"]]:
             row["left_out"] = f"of {row['method']} with {row['version']}"
@@ -322,7 +316,7 @@ def _of_one_version(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _why_left_out(recipe: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
-    """Why runs of one base recipe do not count beside those of another.
+    """Why runs of one base recipe are not compared with those of another.
 
     >>> _why_left_out({"epochs": 5, "compute": "eager"}, {"epochs": 5, "compute": "compiled"})
     'with compute=eager'
@@ -339,18 +333,21 @@ def _why_left_out(recipe: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
 
 
 def of_task(runs: Frame, task: str) -> Frame:
-    """The runs of a task, given by its name or spec."""
+    """The runs of a task, given by its name or spec. Raises NoRuns if there are none."""
     rows = runs[(runs.task == task) | (runs.spec == task)]
     if rows.empty:
         raise NoRuns(f"there is no finished run of {task}; make some with: evenhand bench {task}")
     return rows
 
 
+def spec_of(rows: Frame) -> str:
+    """The spec of a task's runs."""
+    return str(rows.spec.iloc[0])
+
+
 def counting(rows: Frame, method: str | None = None) -> Frame:
-    """The runs that count in a comparison, of one method or of all, by points of the grid and seeds."""
-    kept = (
-        rows[rows.left_out == ""] if method is None else rows[(rows.left_out == "") & (rows.method == method)]
-    )
+    """The runs that count in comparisons, of one method or of all, ordered by grid point and seed."""
+    kept = rows[(rows.left_out == "") & ((rows.method == method) | (method is None))]
     return kept.sort_values(["method", "point", "seed"], kind="stable")
 
 
@@ -360,18 +357,18 @@ def methods(rows: Frame) -> list[str]:
 
 
 def seeds(rows: Frame) -> list[int]:
-    """The seeds of the runs that share the recipe that is compared."""
+    """The seeds of the runs with the compared recipe."""
     return sorted(set(rows.seed[rows.alike].tolist()))
 
 
 def inherited_pair(rows: Frame) -> Settings:
-    """The learning rate and weight decay that methods inherit which do not search them."""
+    """The learning rate and weight decay of methods that do not search them."""
     pair = _pair(rows[rows.alike].to_dict("records"))
     return dict(zip(PAIR, pair, strict=True)) if pair else {}
 
 
 def missing(rows: Frame, method: str) -> list[tuple[Settings, int]]:
-    """The settings and seeds of a method's grid on a task that have no finished run."""
+    """The settings and seeds of a method's grid that have no finished run."""
     grid, own = grid_of(rows.spec.iloc[0], method), counting(rows, method)
     found = set(zip(own.candidate, own.seed, strict=True))
     points = [] if grid is None else combinations(grid)
@@ -379,9 +376,9 @@ def missing(rows: Frame, method: str) -> list[tuple[Settings, int]]:
 
 
 def groups(rows: Frame) -> Frame:
-    """The test accuracy of every group, of every class where no groups are known: a row for each and run.
+    """The test accuracy of every group in every run, one row each; of every class without known groups.
 
-    The columns are those of the run, and group, count, accuracy, low, high (its 95% interval).
+    The columns identify the run, followed by group, count, accuracy, and low and high, the 95% interval.
     """
     listing = [
         {
@@ -402,32 +399,32 @@ def groups(rows: Frame) -> Frame:
 
 
 def table_of(rows: Frame, column: str) -> npt.NDArray[np.float64]:
-    """A column of one method's candidates, (candidates, seeds); NaN where a seed is missing."""
+    """A column of one method's candidates, (candidates, seeds); NaN for a missing seed."""
     return np.asarray(rows.pivot(index="point", columns="seed", values=column), dtype=np.float64)
 
 
 def scores(rows: Frame, by: str, pseudo: Mapping[int, Any] | None = None) -> npt.NDArray[np.float64]:
-    """What one method's candidates are selected by, (candidates, seeds) from 0 to 1."""
+    """The selection criterion of one method's candidates, (candidates, seeds) from 0 to 1."""
     if by not in CRITERIA:
         raise ValueError(f"candidates are selected by one of {', '.join(CRITERIA)}, got {by!r}")
     if by != "worst_pseudo_group":
         return table_of(rows, CHOSEN_BY[by])
     if not pseudo:
         raise ValueError(
-            "selecting by worst_pseudo_group needs the validation set's pseudo-groups, which runs of tab "
-            "leave, and there is none for this task; make one with: evenhand bench TASK --methods tab"
+            "selecting by worst_pseudo_group needs pseudo-groups of the validation set, but this task has no "
+            "run of tab, which finds them; make one with: evenhand bench TASK --methods tab"
         )
     values = [pseudo_group_accuracy(record, pseudo.get(record.seed)) for record in rows.record]
     return table_of(rows.assign(worst_pseudo_group=values), by)
 
 
 def best(values: npt.NDArray[np.float64]) -> int:
-    """The row of (candidates, seeds) with the highest mean over the seeds that it has."""
+    """The row of (candidates, seeds) with the highest mean over its available seeds."""
     return first_highest(_means(values))
 
 
 def num_equal(values: npt.NDArray[np.float64]) -> int:
-    """How many rows of (candidates, seeds) share the highest mean; none where no row has one."""
+    """How many rows of (candidates, seeds) share the highest mean; 0 if all values are missing."""
     means = _means(values)
     return int(np.count_nonzero(np.isfinite(means) & highest(means)))
 
@@ -438,9 +435,9 @@ def _means(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def choose(rows: Frame, by: str = "accuracy", pseudo: Mapping[int, Any] | None = None) -> Frame:
-    """The runs of the candidate with the best mean over its seeds; the first of equals wins."""
+    """The runs of the candidate with the best mean over its seeds; the first one in a tie."""
     if rows.empty:
-        raise ValueError("there is no candidate to select from; run some with: evenhand bench")
+        raise ValueError("no candidate to select from; run some with: evenhand bench")
     points = sorted(set(rows.point))
     return rows[rows.point == points[best(scores(rows, by, pseudo))]]
 
@@ -448,8 +445,8 @@ def choose(rows: Frame, by: str = "accuracy", pseudo: Mapping[int, Any] | None =
 def selected(runs: Frame, by: str | None = None, *, every_method: bool = False) -> Frame:
     """The runs of every method's selected candidate on every task, by seed.
 
-    `every_method`: of a method none of whose runs count, also its variant with the best mean by the same
-    criterion, such as of runs outside the grid. Its `left_out` says why it does not count.
+    `every_method`: if none of a method's runs count, include its best variant by the same criterion, for
+    example one outside the grid. Its `left_out` gives the reason why it does not count.
     """
     found = []
     for _, rows in runs.groupby("task", sort=False):
@@ -467,7 +464,7 @@ def selected(runs: Frame, by: str | None = None, *, every_method: bool = False) 
 
 
 def pseudo_groups(rows: Frame) -> dict[int, Any]:
-    """A task's pseudo-groups of validation samples by seed: TAB's where it has them, else a variant's."""
+    """A task's pseudo-groups of validation samples by seed: TAB's if available, else a variant's."""
     found: dict[int, Any] = {}
     kept = counting(rows)
     for record in sorted(kept.record, key=lambda record: record.method != "tab"):
@@ -477,33 +474,33 @@ def pseudo_groups(rows: Frame) -> dict[int, Any]:
 
 
 def pseudo_group_accuracy(record: Record, parts: Any | None) -> float:
-    """The lowest validation accuracy of any class's minority or majority cluster; NaN without clusters."""
+    """The lowest validation accuracy of a minority or majority cluster of any class; NaN without clusters."""
     if parts is None:
         return math.nan
     predictions = record.predictions["val"]
     if len(predictions) != len(parts.labels):
         raise ValueError(
             f"{record.path} predicts {len(predictions)} validation samples, but this task's pseudo-groups "
-            f"are of {len(parts.labels)}; the runs are of different data"
+            f"cover {len(parts.labels)}; the runs have different data"
         )
     cells = np.searchsorted(parts.classes, parts.labels) * 2 + parts.minority
     return worst_group_accuracy(predictions, parts.labels, cells)
 
 
-# -- what a method reaches ---------------------------------------------------------------------------------
+# -- a method's result -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A method's selected candidate on a task, and what another selection would have given."""
+    """A method's selected candidate on a task, and the results of other selections."""
 
     method: str
-    by: str  # the criterion that selected
+    by: str  # the selection criterion
     rows: Frame  # the runs of the selected candidate, by seed
     oracle: Frame  # the runs of the candidate with the best mean test WGA
     num_candidates: int
     mms: Mean
-    pou: Price | None  # None where every candidate has WGA zero
+    pou: Price | None  # None if every candidate has a WGA of zero
 
     @property
     def wga(self) -> Mean:
@@ -511,17 +508,17 @@ class Result:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95%, of the WGA."""
+        """The 95% interval of the WGA."""
         return interval(self.rows)
 
     @property
     def settings(self) -> Settings:
-        """The values of the grid's keys that are selected."""
+        """The selected values of the grid's keys."""
         return dict(self.rows.settings.iloc[0])
 
 
 def result(rows: Frame, method: str, by: str | None = None) -> Result:
-    """What one of a task's methods reaches, selected by the paper's criterion for it if none is given."""
+    """The result of one method on a task, selected `by` a criterion, by default the paper's for it."""
     found, by = counting(rows, method), by or rule(method)
     pseudo = pseudo_groups(rows) if by == "worst_pseudo_group" else None
     chosen, wga = choose(found, by, pseudo), table_of(found, "test_wga")
@@ -538,12 +535,12 @@ def result(rows: Frame, method: str, by: str | None = None) -> Result:
 
 
 def summary(runs: Frame) -> list[dict[str, Any]]:
-    """What every method reaches on every task: one row of plain values for each."""
+    """The result of every method on every task, one row of plain values each."""
     rows = []
     for task, own in runs.groupby("task"):
         for method in sorted(methods(own), key=lambda name: PAPER.index(name) if name in PAPER else 99):
             found = result(own, method)
-            # Where the selected candidate has a WGA of zero, PoU is of another one, which only a table says.
+            # With a selected candidate at a WGA of zero, PoU is another candidate's, as only tables note.
             price = None if found.pou is None or not found.wga.mean else found.pou.mean
             rows.append(
                 {
@@ -562,7 +559,7 @@ def summary(runs: Frame) -> list[dict[str, Any]]:
 
 
 def price(criterion: npt.NDArray[np.float64], wga: npt.NDArray[np.float64]) -> Price | None:
-    """The price of unawareness of candidates, (candidates, seeds); None if none that counts has a WGA."""
+    """The price of unawareness of (candidates, seeds); None if no counted candidate has a WGA above zero."""
     if not (np.isfinite(criterion).any(axis=1) & (wga > 0).any(axis=1)).any():
         return None
     return price_of_unawareness(criterion, wga)
@@ -579,10 +576,10 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def interval(rows: Frame) -> tuple[float, float]:
-    """Wilson's 95% interval of the mean WGA of several seeds.
+    """Wilson's 95% interval of the mean WGA over seeds.
 
-    All seeds are tested on the same images, so these count once: with the size of the smallest group that
-    is the worst of a seed.
+    All seeds are tested on the same samples, which therefore count once. The sample size is that of the
+    smallest group that is worst for any seed.
     """
     size = int(rows.worst_size.min())
     return wilson_interval(round(size * float(np.mean(rows.test_wga))), size)

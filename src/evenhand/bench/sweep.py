@@ -1,14 +1,13 @@
-"""Sweep: carry out the runs of a bench with identical workers, each of which takes the next unclaimed run.
+"""Sweep: execute the runs of a bench with identical workers, each of which takes the next unclaimed run.
 
     agenda = Agenda(Sweep(runs, waves=[waves("digits", PAPER, seeds=[0, 1, 2], changes={})]))
     with Local(jobs=2) as engine:        # or Ray(jobs=2)
         launch(agenda, engine)
 
-A run is claimed by the lock on its folder, so workers of several benches, also on several machines that share
-the folder, never do the same run. Every process reads from disk what is over: a finished run has
-metrics.json, a failed one has failure.json, which names the sweeps in which it failed. Workers also send
-events to the process that started them, which shows progress, replaces workers that die, and counts how
-often each run's worker died.
+A worker claims a run by locking its folder, so workers of several benches or machines that share the folder
+never execute the same run. Every process reads the state of runs from disk: a finished run has metrics.json,
+a failed one has failure.json, which names the sweeps in which it failed. Workers also send events to the
+process that started them. It shows progress, replaces workers that die, and limits the retries of each run.
 """
 
 from __future__ import annotations
@@ -49,39 +48,39 @@ from evenhand.training.store import claim, read_json, write_json
 if TYPE_CHECKING:
     from evenhand.training.data import Task
 
-RETRIES = 2  # of a run whose worker dies: another process may have taken the memory
-POLL = 0.5  # seconds between two looks at what other processes have done
+RETRIES = 2  # of a run whose worker died, for example because another process took the memory
+POLL = 0.5  # seconds between two checks of what other processes have done
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What every worker of a bench is given: where it works, and which runs are wanted."""
+    """The input of every worker of a bench: its folders and device, and the requested runs."""
 
     runs: Path = Path("runs")
     data: Path | None = None
     device: str = "auto"
     planned: Sequence[Planned] = ()
     waves: Sequence[Waves] = ()
-    end: float = math.inf  # the time, as time.time() counts it, after which no run begins
-    done: frozenset[Path] = frozenset()  # runs that are known to be finished
+    end: float = math.inf  # no run starts after this time.time()
+    done: frozenset[Path] = frozenset()  # runs known to be finished
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What planning needs to know of a task."""
+    """The facts about a task that planning needs."""
 
     spec: str
-    grouped: Sequence[str]  # the splits whose groups are known
+    grouped: Sequence[str]  # splits with known groups
     recipe: Recipe
 
 
 @functools.cache
 def facts(spec: str, data: Path | None = None) -> Facts:
-    """What a task's file declares, which needs neither torch nor data, or else what the loaded task says."""
+    """The facts that a task's file declares, which needs neither torch nor data; else those of its data."""
     found, (_, given) = declared_task(spec), tasks.parse(spec)
     recipe = getattr(found.constants, "RECIPE", None)
-    # A task with a strength p of its correlation has groups too.
+    # A task with a correlation strength p has groups too.
     has_groups = getattr(found.constants, "HAS_GROUPS", False) or "p" in found.options
     if isinstance(recipe, Recipe) and has_groups and given.keys() <= {*found.options, "limit"}:
         return Facts(spec, SPLITS, recipe)
@@ -91,17 +90,17 @@ def facts(spec: str, data: Path | None = None) -> Facts:
 
 @functools.cache
 def load(spec: str, data: Path | None) -> Task:
-    """A task, loaded once in each process."""
+    """A task, loaded once per process."""
     return tasks.load(spec, data)
 
 
 def grouped(task: Task) -> list[str]:
-    """The splits of a task whose groups are known."""
+    """The splits of a task with known groups."""
     return [split for split in SPLITS if getattr(task, split).group is not None]
 
 
 def locate(planned: Planned, task: Task, runs: Path, device: str = "auto") -> Path:
-    """The folder in which `execute` keeps this run."""
+    """The folder of a run, as `execute` chooses it."""
     from evenhand.core.ranks import resolve_device
     from evenhand.training.keys import identify
 
@@ -110,7 +109,7 @@ def locate(planned: Planned, task: Task, runs: Path, device: str = "auto") -> Pa
     return identity.folder(runs, planned.seed)
 
 
-# -- what a worker tells -----------------------------------------------------------------------------------
+# -- events of a worker ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -122,17 +121,17 @@ class Begun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: well, or with an error."""
+    """A run has ended; without an error if it succeeded."""
 
     path: Path
     error: str = ""
     traceback: str = ""
-    notes: tuple[str, ...] = ()  # warnings of ours, such as of a damaged file that was computed again
+    notes: tuple[str, ...] = ()  # evenhand's warnings, for example about a damaged file
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker has ended: because nothing is left to do, or with an error."""
+    """A worker has ended, with an error or because nothing is left to do."""
 
     error: str = ""
     traceback: str = ""
@@ -151,9 +150,9 @@ class Entry:
     planned: Planned
     path: Path
     state: Literal["waiting", "running", "done", "failed"] = "waiting"
-    deaths: int = 0  # of workers that were doing it
+    deaths: int = 0  # of workers that were executing it
     error: str = ""
-    seconds: float | None = None  # that a finished run took
+    seconds: float | None = None  # of a finished run
 
     @property
     def over(self) -> bool:
@@ -161,9 +160,9 @@ class Entry:
 
 
 class Agenda:
-    """All runs of a sweep in the order in which they begin. Second waves follow when ERM's runs are over.
+    """All runs of a sweep in the order in which they start. Second waves follow when ERM's runs have ended.
 
-    `path_of` gives the folder of a run; by default the one in which `execute` keeps it.
+    `path_of` gives the folder of a run; by default the one that `execute` chooses.
     """
 
     def __init__(self, sweep: Sweep, path_of: Callable[[Planned], Path] | None = None) -> None:
@@ -174,7 +173,7 @@ class Agenda:
         self._add(sweep.planned)
         first = [one for wave in sweep.waves for one in wave.first]
         self._add(sorted(first, key=lambda one: one.method != "erm"))
-        self.later = [  # second waves that are not added yet, and the runs that they wait for
+        self.later = [  # second waves that are not added yet, and the runs for which they wait
             (wave, [self.entries[self._path(one)] for one in wave.first if one.method == "erm"])
             for wave in sweep.waves
             if wave.methods
@@ -192,7 +191,7 @@ class Agenda:
         return locate(planned, load(planned.spec, self.sweep.data), self.sweep.runs, self.sweep.device)
 
     def follow(self) -> None:
-        """Add every second wave whose ERM runs are over, also if some of them failed."""
+        """Add every second wave whose ERM runs have all ended, even if some of them failed."""
         for wave, erm in list(self.later):
             if not all(map(self.look, erm)):
                 continue
@@ -200,8 +199,8 @@ class Agenda:
             done = [Record(entry.path) for entry in erm if entry.state == "done"]
             if not done:
                 self.notes.append(
-                    f"{wave.spec}: all of erm's runs failed, so there is no learning rate to inherit; "
-                    f"not run: {', '.join(wave.methods)}"
+                    f"{wave.spec}: all runs of erm failed, so no learning rate can be inherited and "
+                    f"{', '.join(wave.methods)} cannot run"
                 )
                 continue
             if len(done) < len(erm):
@@ -209,7 +208,7 @@ class Agenda:
             self._add(wave.second(results.inherited_pair(results.frame(done))))
 
     def look(self, entry: Entry) -> bool:
-        """Whether a run is over, whoever did it."""
+        """Whether a run has ended, whichever process executed it."""
         if entry.over:
             return True
         if is_finished(entry.path):
@@ -219,36 +218,36 @@ class Agenda:
         return entry.over
 
     def finish(self, entry: Entry) -> None:
-        """Note that a run is done."""
+        """Mark a run as done."""
         entry.state, entry.error = "done", ""
         with contextlib.suppress(OSError, ValueError, KeyError):  # only estimates need it
             entry.seconds = float(Record(entry.path).timing["seconds"])
         (entry.path / "failure.json").unlink(missing_ok=True)
 
     def fail(self, entry: Entry, error: str, text: str) -> None:
-        """Note that a run has failed, also beside its files, where other processes see it."""
+        """Mark a run as failed, also in its folder, where other processes see it."""
         entry.state, entry.error = "failed", error
-        sweeps = [*_failure(entry.path).get("sweeps", ())[-8:], self.sweep.key]  # of several benches at once
+        sweeps = [*_failure(entry.path).get("sweeps", ())[-8:], self.sweep.key]  # of concurrent benches
         content = {"error": error, "traceback": text, "time": int(time.time()), "sweeps": sweeps}
-        # If another process is already doing the run again, that process will note how it ended.
+        # If another process is already repeating the run, that process will write how it ended.
         with contextlib.suppress(BlockingIOError), claim(entry.path, wait=False):
             write_json(entry.path / "failure.json", content)
 
     def note(self, event: Event, path: Path | None) -> Entry | None:
-        """Update the run that an event is about, and return that run; `path` is what the worker was doing."""
+        """Update and return the run of an event; `path` is the run that the worker was executing."""
         if not isinstance(event, Ended):
             path = event.path
         elif path is None:
             self._idle_deaths += bool(event.error)
             if self._idle_deaths > RETRIES:
-                raise RuntimeError(f"workers end before they begin a run: {event.error}\n{event.traceback}")
+                raise RuntimeError(f"workers end before they start a run: {event.error}\n{event.traceback}")
             return None
         if path not in self.entries:
-            self.follow()  # a worker may see before this process does that ERM's runs are over
+            self.follow()  # a worker may notice before this process that ERM's runs have ended
         if path not in self.entries:
             raise ValueError(
-                f"a worker has begun {path}, which is not among the runs planned here: its machine has "
-                "another device or other data; name the same --device and --data for all"
+                f"a worker started {path}, which is not planned here, because its machine has another "
+                "device or other data; use the same --device and --data everywhere"
             )
         entry = self.entries[path]
         if isinstance(event, Begun):
@@ -277,16 +276,16 @@ class Agenda:
         return [entry for entry in self.entries.values() if entry.state == "failed"]
 
     def expected(self) -> list[Planned]:
-        """The runs of second waves that are not added yet; their learning rate is not known."""
+        """The runs of second waves that are not added yet; their learning rate is unknown."""
         return [one for wave, _ in self.later for one in wave.second({})]
 
     def left(self) -> int:
-        """How many runs are neither done nor failed."""
+        """The number of runs that are neither done nor failed."""
         return self.count("waiting", "running") + len(self.expected())
 
 
 def _failure(path: Path) -> dict[str, Any]:
-    """What is noted of a run that has failed; empty where nothing is."""
+    """The content of a failed run's failure.json; empty if there is none."""
     try:
         content = read_json(path / "failure.json")
     except (OSError, ValueError):
@@ -298,13 +297,13 @@ def _failure(path: Path) -> dict[str, Any]:
 
 
 def outline(sweep: Sweep) -> Agenda:
-    """The agenda of a dry run. It recognizes finished runs by their settings, without torch and the data.
+    """The agenda of a dry run. It recognizes finished runs by their settings, without torch or the data.
 
-    So it cannot see whether they were made from the same data and by the same arithmetic.
+    So it does not notice other data or another arithmetic.
     """
     finished = {}
     for record in find(sweep.runs):
-        with contextlib.suppress(OSError, ValueError):  # a damaged record is computed again
+        with contextlib.suppress(OSError, ValueError):  # a damaged record is recomputed
             device = sweep.device.partition(":")[0]
             if not record.older and device in ("auto", record.made_with["device"]):
                 finished[_record_key(record)] = record.path
@@ -335,7 +334,7 @@ def _planned_key(planned: Planned, recipe: Recipe) -> str:
 
 
 def _key(spec: str, *parts: Any) -> str:
-    """Equal for runs with equal settings, however the task is written."""
+    """Equal for runs with equal settings, however their task's spec is written."""
     name, given = parse(spec)
     defaults = getattr(task_file(spec), "options", {})
     options = {key: plugins.parse_value(text) for key, text in given.items()}
@@ -347,9 +346,9 @@ def _key(spec: str, *parts: Any) -> str:
 
 
 def work(sweep: Sweep, folders: Sequence[str] = ()) -> Iterator[Event]:
-    """Do one unclaimed run after another, until all are over or the time is. An error of a run is an event.
+    """Execute one unclaimed run after another until all have ended or the time is up.
 
-    `folders`: where a user's modules are found, as on the machine that began the bench.
+    An error in a run is an event. `folders` hold the user's modules, as on the machine of the bench.
     """
     sys.path.extend(folder for folder in folders if folder not in sys.path)
     agenda = Agenda(sweep)
@@ -365,7 +364,7 @@ def work(sweep: Sweep, folders: Sequence[str] = ()) -> Iterator[Event]:
                     outcome = _carry_out(entry, sweep)
                     if outcome.error:
                         agenda.fail(entry, outcome.error, outcome.traceback)
-            except BlockingIOError:  # another worker, here or on another machine, is doing it
+            except BlockingIOError:  # another worker, here or on another machine, is executing it
                 continue
             agenda.look(entry)
             yield outcome
@@ -376,7 +375,7 @@ def work(sweep: Sweep, folders: Sequence[str] = ()) -> Iterator[Event]:
 
 
 def _carry_out(entry: Entry, sweep: Sweep) -> Outcome:
-    """Carry out a run; an error is an answer, not an exception."""
+    """Execute a run; an error becomes part of the outcome."""
     import torch
 
     from evenhand.training.execute import execute
@@ -401,7 +400,7 @@ def _carry_out(entry: Entry, sweep: Sweep) -> Outcome:
         except Exception as raised:
             error, text = f"{type(raised).__name__}: {raised}", traceback.format_exc()
     gc.collect()
-    torch.cuda.empty_cache()  # several workers may share a GPU; does nothing where CUDA was not used
+    torch.cuda.empty_cache()  # for other workers on the same GPU; does nothing without CUDA
     ours = Path(evenhand.__file__).parent
     notes = dict.fromkeys(str(one.message) for one in said if Path(one.filename).is_relative_to(ours))
     return Outcome(entry.path, error, text, tuple(notes))
@@ -411,14 +410,14 @@ def _carry_out(entry: Entry, sweep: Sweep) -> Outcome:
 
 
 class Watcher(Protocol):
-    """What shows a person how a bench goes on."""
+    """Shows the progress of a bench."""
 
     def update(self, agenda: Agenda) -> None: ...
     def finished(self, agenda: Agenda, entry: Entry) -> None: ...
 
 
 class Engine(Protocol):
-    """Where workers run: `Local` processes or tasks of `Ray`. A worker is any object that stands for one."""
+    """Starts workers as `Local` processes or `Ray` tasks. A worker is any object that identifies one."""
 
     @property
     def slots(self) -> int: ...
@@ -427,17 +426,17 @@ class Engine(Protocol):
 
 
 def launch(agenda: Agenda, engine: Engine, show: Watcher | None = None) -> None:
-    """Start workers, replace those that die, and return when all have ended. A failed run stops no other.
+    """Start workers, replace those that die, and return when all have ended.
 
-    A run whose worker dies is tried again, RETRIES times at most.
+    A failed run does not stop the others. A run whose worker dies is retried up to RETRIES times.
     """
     done = frozenset(path for path, entry in agenda.entries.items() if entry.state == "done")
     sweep = replace(agenda.sweep, done=done)
-    doing: dict[Any, Path | None] = {}  # worker -> the run that it is doing
+    doing: dict[Any, Path | None] = {}  # worker -> the run that it executes
     while True:
         for entry in list(agenda.entries.values()):
             if entry.state == "waiting":
-                agenda.look(entry)  # another process may have done it
+                agenda.look(entry)  # another process may have executed it
         agenda.follow()
         wanted = min(engine.slots, agenda.left()) if time.time() < sweep.end else 0
         while len(doing) < wanted:
@@ -455,7 +454,7 @@ def launch(agenda: Agenda, engine: Engine, show: Watcher | None = None) -> None:
 
 
 class Local:
-    """Worker processes of this machine, at most `jobs` at a time."""
+    """Worker processes on this machine, at most `jobs` at a time."""
 
     def __init__(self, jobs: int) -> None:
         if jobs < 1:
@@ -471,7 +470,7 @@ class Local:
             worker.close()
 
     def start(self, sweep: Sweep) -> _Process:
-        """Start a worker. Workers are dealt out to the GPUs in turn."""
+        """Start a worker. Workers are assigned to the GPUs in turn."""
         import torch
 
         slot = self._workers.index(None)
@@ -482,7 +481,7 @@ class Local:
         return worker
 
     def wait(self, timeout: float) -> list[tuple[Any, Event]]:
-        """What the workers tell, after at most so many seconds."""
+        """The next events of the workers, after at most `timeout` seconds."""
         by_pipe = {worker.pipe: worker for worker in self._workers if worker is not None}
         ready = multiprocessing.connection.wait(list(by_pipe), timeout)
         events = [(by_pipe[pipe], by_pipe[pipe].event()) for pipe in ready]  # type: ignore[index]
@@ -494,16 +493,16 @@ class Local:
 
 
 class _Process:
-    """A process that works on a sweep."""
+    """A worker process."""
 
     def __init__(self, sweep: Sweep, threads: int | None) -> None:
         environment = dict(os.environ)
-        if threads:  # several workers with several threads each only wait for each other
+        if threads:  # several workers with several threads each would compete for the cores
             environment["OMP_NUM_THREADS"] = str(threads)
         self.pipe, theirs = multiprocessing.Pipe()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         program = "from evenhand.bench.sweep import serve; serve()"
-        # -P: a file in the current folder must not hide a library.
+        # -P: a file in the current folder must not shadow a library.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", program, str(theirs.fileno()), str(os.getpid())],
             stdin=subprocess.DEVNULL,
@@ -513,11 +512,11 @@ class _Process:
             env=environment,
         )
         theirs.close()
-        with contextlib.suppress(OSError):  # if it has died, `event` will say so
+        with contextlib.suppress(OSError):  # if it has died, `event` reports it
             self.pipe.send((sweep, search_path()))
 
     def event(self) -> Event:
-        """What it tells next."""
+        """The worker's next event."""
         try:
             event: Event = self.pipe.recv()
         except (EOFError, OSError):
@@ -525,21 +524,21 @@ class _Process:
         return event
 
     def _ended(self) -> Ended:
-        """How it ended, in a line, and the last of what it printed."""
+        """How the process ended, and the end of its output."""
         code = self._process.wait()
         if code == 0:
             return Ended()
         self._output.seek(0)
         text = self._output.read()[-8000:].decode(errors="replace").strip()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        # The kernel does not write down why it kills: what was printed last is then about something else.
+        # After SIGKILL the last output is unrelated, since the kernel prints no reason.
         why = "" if code == -signal.SIGKILL else gist(text)
         return Ended(
             f"the worker process {how}" + (f": {why}" if why else " (was there enough memory?)"), text
         )
 
     def close(self) -> None:
-        """End the process; a run in the middle of its training continues from there another time."""
+        """End the process. Its run resumes from the last checkpoint another time."""
         self._process.kill()
         self._process.wait()
         self.pipe.close()
@@ -547,8 +546,8 @@ class _Process:
 
 
 def serve() -> None:
-    """A worker process: the file descriptor of its pipe and its parent's process id are its arguments."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us
+    """Run a worker process, whose arguments are its pipe's file descriptor and its parent's process id."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     die_with(int(sys.argv[2]))
     with multiprocessing.connection.Connection(int(sys.argv[1])) as pipe:
         for event in work(*pipe.recv()):
@@ -556,25 +555,25 @@ def serve() -> None:
 
 
 def die_with(parent: int) -> None:
-    """End this process when its parent ends, in whatever way and whatever this process is doing."""
-    with contextlib.suppress(OSError, AttributeError):  # only Linux has it
+    """End this process as soon as its parent ends, however that happens."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux only
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
 
-    def watch() -> None:  # elsewhere, and for a parent that has already ended
+    def watch() -> None:  # for other systems, and for a parent that has already ended
         while os.getppid() == parent:
             time.sleep(1)
-        os._exit(1)  # in the middle of a training: all that matters is on disk
+        os._exit(1)  # everything that matters is on disk
 
     threading.Thread(target=watch, daemon=True).start()
 
 
 def search_path() -> list[str]:
-    """Where modules are found here; a worker in another folder or on another machine looks there too."""
+    """The absolute search path of modules, for workers in other folders or on other machines."""
     return [folder or str(Path.cwd()) for folder in sys.path]
 
 
 def gist(text: str) -> str:
-    """The line of a process's last words that says what was wrong: C++ says what(), Python the last line.
+    """The line of a process's output that gives the reason: after what() in C++, the last one in Python.
 
     >>> gist("terminate called\\n  what():  CUDA error: out of memory\\nframe #0: here")
     'CUDA error: out of memory'
@@ -587,8 +586,8 @@ def gist(text: str) -> str:
 class Ray:
     """Workers as tasks of a Ray cluster whose machines share the runs folder.
 
-    A worker takes a CPU, or the share 1/jobs of a GPU where the cluster has any. Without GPUs and without
-    `address`, `jobs` workers run on this machine.
+    A worker takes one CPU, or 1/jobs of a GPU if the cluster has GPUs. Without GPUs and without `address`,
+    `jobs` workers run on this machine.
     """
 
     def __init__(self, jobs: int, device: str = "auto", address: str | None = None) -> None:
@@ -614,7 +613,7 @@ class Ray:
         self.slots = gpus * self._jobs if gpus else max(int(resources.get("CPU", 1)), 1)
         part = math.floor(10_000 / self._jobs) / 10_000  # Ray counts in ten-thousandths
         share = {"num_gpus": part, "num_cpus": 0} if gpus else {"num_cpus": 1}
-        # `launch` replaces a worker that dies, as it does for local ones, so Ray need not retry.
+        # `launch` replaces workers that die, so Ray need not retry.
         self._work = self._ray.remote(max_retries=0, num_returns="streaming", **share)(work)
         return self
 
@@ -630,7 +629,7 @@ class Ray:
         return self._workers[-1]
 
     def wait(self, timeout: float) -> list[tuple[Any, Event]]:
-        """What the workers tell, after at most so many seconds."""
+        """The next events of the workers, after at most `timeout` seconds."""
         ready, _ = self._ray.wait(self._workers, num_returns=1, timeout=timeout)
         return [(worker, self._event(worker)) for worker in ready]
 

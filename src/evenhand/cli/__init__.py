@@ -29,20 +29,20 @@ __all__ = [
 
 
 def _open_standard_streams() -> None:
-    """Give a stream that the caller has closed (`>&-`) a place to go.
+    """Replace standard streams that the caller has closed (`>&-`) by the null device.
 
-    Else the next file that is opened would take its number, and libraries would print into that file.
+    Otherwise the next opened file would get the stream's number, and libraries would print into it.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
 def main() -> None:
-    """Run the command line. An error that a user can fix is one sentence, with exit code 2."""
+    """Run the command line. Errors that users can fix are one sentence, with exit code 2."""
     _open_standard_streams()
     logger = logging.getLogger("evenhand")
     logger.handlers, logger.propagate = [logging.StreamHandler(sys.stderr)], False
@@ -53,7 +53,7 @@ def main() -> None:
     except (ValueError, OSError, ImportError) as error:
         rank = os.environ.get("RANK", "0")  # set by torchrun
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "; free some space, then repeat the command to resume" if full else ""
+        advice = "; free some space and repeat the command to resume" if full else ""
         say(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {shortened(error)}{advice}", err=True)
         sys.exit(2)
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""Commands for data and losses that come from elsewhere: partition and predict."""
+"""Commands for other data and losses: partition and predict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from evenhand.cli.common import OWN, Device, Json, Verbose, app, print_table, say
 
-SHOWN = 20  # classes in the table; summary.json holds all of them
+SHOWN = 20  # classes in the table; summary.json contains all
 
 
 @app.command(rich_help_panel=OWN)
@@ -21,11 +21,11 @@ def partition(
         Path, typer.Argument(metavar="LABELS.npy", help="Array (samples,) of integers or strings.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")] = Path("partition"),
-    seed: Annotated[int, typer.Option(help="Determines which copies are drawn.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the drawn copies.", min=0)] = 0,
     json_: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Find the minority of each class in losses that you recorded."""
+    """Find the minority of each class in recorded losses."""
     from evenhand.integrations.files import partition_files
 
     summary = partition_files(losses, labels, out, seed=seed)
@@ -46,8 +46,8 @@ def partition(
     if len(summary["classes"]) > SHOWN:
         say(f"… and {len(summary['classes']) - SHOWN:,} more classes, in summary.json")
     say(
-        f"{out} holds samples.csv, weights.csv and indices.npy, the {summary['balanced_rows']:,} rows "
-        "to train on again."
+        f"{out} contains samples.csv, weights.csv and indices.npy, the {summary['balanced_rows']:,} rows of "
+        "the balanced training set."
     )
 
 
@@ -58,20 +58,20 @@ def predict(
         Path,
         typer.Argument(
             metavar="INPUT",
-            help="An .npy or .npz file, an image, or a folder of images. For an audit of a table: a table.",
+            help="An .npy or .npz file, an image or a folder of images; for an audit of a table, a table.",
         ),
     ],
     model: Annotated[
         Literal["baseline", "balanced"] | None,
-        typer.Option(help="Which model of an audit to use. Default: the recommended one."),
+        typer.Option(help="Model of an audit. The recommended one if omitted."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Table to write.")] = Path("predictions.csv"),
     trust: Annotated[
         list[str],
         typer.Option(
             metavar="MODULE",
-            help="Method or model of your own (package.module or package.module:function) that the run names "
-            "and that may be imported. Give it once for each.",
+            help="User-defined method or model (package.module or package.module:function) that may be "
+            "imported. Repeatable.",
         ),
     ] = [],  # noqa: B006
     device: Device = "auto",
@@ -89,9 +89,9 @@ def predict(
         )
     if audited.is_audit(run):
         name, found = audited.predict(run, inputs, model=model, device=device)
-        used = f" of the {name} model"
+        used = f" by the {name} model"
     elif model is not None:
-        raise ValueError(f"--model chooses between the two models of an audit, but {run} is no audit")
+        raise ValueError(f"--model selects one of the two models of an audit, but {run} is not an audit")
     else:
         found, used = predict_(run, inputs, device=device, trust=trust), ""
     rows = zip(found.ids, found.classes, (f"{value:.4f}" for value in found.confidence), strict=True)

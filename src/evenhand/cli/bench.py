@@ -1,4 +1,4 @@
-"""Bench commands: run a whole comparison, and carry its records from one machine to another."""
+"""Bench commands: run a comparison, and carry its records to other machines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def bench(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods, separated by commas. The six of the paper if omitted. "
+            help="Methods, separated by commas. The paper's six if omitted. "
             "erm:lr=0.001 searches a part of ERM's grid."
         ),
     ] = None,
@@ -62,9 +62,9 @@ def bench(
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0,1,2",
     runs: Runs = Path("runs"),
     data: Data = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time. With Ray: on each GPU.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Concurrent runs. With Ray: per GPU.", min=1)] = 1,
     engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="Where runs are executed: local processes or Ray.")
+        Literal["local", "ray"], typer.Option(help="Execute runs in local processes or with Ray.")
     ] = "local",
     address: Annotated[
         str | None,
@@ -75,10 +75,10 @@ def bench(
         Figure | None,
         typer.Option(
             metavar="FIGURE",
-            help=f"Run what a figure needs, on even_odd if no task is given: {choices(Figure)}.",
+            help=f"Run what a figure needs: {choices(Figure)}. The task is even_odd if omitted.",
         ),
     ] = None,
-    task: Annotated[list[str] | None, typer.Option(metavar="TASK", help="The same as TASK.")] = None,
+    task: Annotated[list[str] | None, typer.Option(metavar="TASK", help="Another way to give TASK.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
     limit: Limit = None,
     epochs: Epochs = None,
@@ -87,7 +87,7 @@ def bench(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Recipe field for all runs, such as model=mobilenet_v2. Repeatable.",
+            help="Recipe field of all runs, such as model=mobilenet_v2. Repeatable.",
         ),
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="Start no run after this many minutes.")] = None,
@@ -97,21 +97,21 @@ def bench(
 ) -> None:
     """Search the grid of every method with every seed.
 
-    Repeat the command to do what is missing. Finished runs are not repeated. Exit code 1: some runs failed.
-    Their folders hold failure.json, and the same command tries them again.
+    Resumes if interrupted. Finished runs are not repeated. Exit code 1: some runs failed. Their folders
+    contain failure.json, and the same command retries them.
     """
     from evenhand.bench.sweep import Agenda, Local, Ray, Sweep, launch, outline
     from evenhand.cli import progress
     from evenhand.training.plugins import parse_assignments
     from evenhand.training.store import check_folder
 
-    if "RANK" in os.environ:  # a dry run loads no torch, which this import does
+    if "RANK" in os.environ:  # this import loads torch, which a dry run avoids
         from evenhand.core import ranks
 
         if ranks.launched():
-            raise ValueError("a bench starts its own processes, --jobs of them; run it without torchrun")
+            raise ValueError("a bench starts its own processes, as many as --jobs; run it without torchrun")
     if address is not None and engine != "ray":
-        raise ValueError("--address is for --engine ray; give both, or leave it out")
+        raise ValueError("--address needs --engine ray; give both, or omit --address")
     if minutes is not None and not minutes >= 0:
         raise ValueError(f"--minutes must be 0 or more, got {minutes}")
     check_folder(runs, "--runs")
@@ -122,7 +122,9 @@ def bench(
         models.check_name(str(changes["model"]))
     if epochs is not None:
         if "epochs" in changes:
-            raise ValueError(f"--epochs {epochs} and --set epochs={changes['epochs']} say the same; give one")
+            raise ValueError(
+                f"--epochs {epochs} and --set epochs={changes['epochs']} set the same field; give only one"
+            )
         changes["epochs"] = epochs
     specs = _tasks([*(tasks or []), *(task or [])], figure, limit)
     root = data and data.absolute()
@@ -138,7 +140,7 @@ def bench(
         launch(agenda, workers, watcher)
     _print_results(agenda, no_search, data, json_)
     if left := agenda.left():
-        say(f"evenhand: {left} runs are left; the same command continues", err=True)
+        say(f"evenhand: {left} runs are left; repeat the command to continue", err=True)
     for entry in agenda.failures():
         where = runs / entry.path.relative_to(agenda.sweep.runs) / "failure.json"
         say(f"evenhand: failed: {entry.planned.words()}: {entry.error} ({where})", err=True)
@@ -155,7 +157,7 @@ def _plan(
     changes: dict[str, Any],
     no_search: bool,
 ) -> tuple[list[Planned], list[Waves]]:
-    """The runs that are asked for: every method's grid or single runs of it, or what a figure shows."""
+    """The requested runs: every method's grid, single runs, or the runs of a figure."""
     from evenhand.bench import grid
     from evenhand.bench.sweep import facts, load
 
@@ -163,7 +165,7 @@ def _plan(
     planned: list[Planned] = []
     if figure is not None:
         if methods is not None or no_search:
-            raise ValueError("--figure says what is run; leave --methods and --no-search out")
+            raise ValueError("--figure determines the runs; omit --methods and --no-search")
         for spec in specs:
             planned += grid.runs_of_figure(figure, spec, seeds)
             if figure in grid.LEARNED:
@@ -181,7 +183,7 @@ def _plan(
 
 def _tasks(given: list[str], figure: str | None, limit: int | None) -> list[str]:
     if not given and figure is None:
-        raise ValueError("name at least one task, such as: evenhand bench digits_even_odd digits")
+        raise ValueError("give at least one task, such as: evenhand bench digits_even_odd digits")
     specs = given or ["even_odd"]
     return specs if limit is None else [f"{spec}{',' if ':' in spec else ':'}limit={limit}" for spec in specs]
 
@@ -190,7 +192,7 @@ def _seeds(text: str) -> list[int]:
     numbers = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) <= MOST_SEED for part in numbers):
         raise ValueError(
-            f"seeds must be whole numbers below 2**32 with commas between, such as 0,1,2, got {text!r}"
+            f"--seeds must be integers below 2**32, separated by commas, such as 0,1,2, got {text!r}"
         )
     return list(dict.fromkeys(map(int, numbers)))
 
@@ -235,20 +237,20 @@ def _print_plan(agenda: Agenda, json_: bool) -> None:
     cells = [[line[name] for name in words] + [f"{line[name]:,}" for name in numbers] for line, _ in lines]
     totals = [f"{sum(line[name] for line, _ in lines):,}" for name in numbers[2:]]
     print_table("", (*words, *numbers[:-1], "epochs ≤"), [*cells, ["total", "", "", "", *totals]], words)
-    say("An epoch is one pass over the task's training samples. Trainings stop early, so these are bounds.")
+    say("An epoch is one pass over the task's training samples. Early stopping makes these upper bounds.")
     notes = [f"{line['method']}: {note}" for line, note in lines if note]
     if agenda.later:
-        notes.append("the second wave waits for erm's selection, so which of its runs are done is not known")
+        notes.append("the second wave depends on the selection of erm, so its finished runs are unknown")
     if any(line["done"] for line, _ in lines):
         notes.append(
-            "done: finished runs with these settings; the bench also compares their data and arithmetic"
+            "done: finished runs with these settings; the bench also checks their data and arithmetic"
         )
     for note in dict.fromkeys([*notes, *agenda.notes]):
         say(f"- {note}")
 
 
 def estimates(agenda: Agenda) -> list[tuple[dict[str, Any], str]]:
-    """The plan of every task and method, with a note; epochs are those of runs that are not done, at most."""
+    """The plan of every task and method, with a note; epochs are upper bounds for the unfinished runs."""
     from evenhand.bench.grid import declared_method
     from evenhand.bench.sweep import facts
     from evenhand.cli.progress import by_state
@@ -282,7 +284,7 @@ def pack(
     """Pack the records of all finished runs into one file."""
     from evenhand.bench import pack as records
 
-    if out.suffix != ".zip":  # by which `load` knows it again
+    if out.suffix != ".zip":  # `load` recognizes packed files by it
         raise ValueError(f"a packed file must end with .zip, got {str(out)!r}; try {out.with_suffix('.zip')}")
     found = records.load(runs)
     records.pack(found, out, failures=sorted(runs.glob("*/*/*/failure.json")))
@@ -294,13 +296,10 @@ def unpack(
     file: Annotated[Path, typer.Argument(help="File written by `evenhand pack`.")],
     runs: Runs = Path("runs"),
 ) -> None:
-    """Add packed runs to a runs folder.
-
-    A bench with this folder continues from them.
-    """
+    """Add packed runs to a runs folder, from which a bench continues."""
     from evenhand.bench import pack as records
 
     added, kept = records.unpack(file, runs)
-    say(f"{added} runs added to {runs}, {kept} were there")
+    say(f"{added} runs added to {runs}, {kept} already there")
     if older := sum(record.older for record in records.load(file)):
-        say(f"{older} of them are older records, which tables show, but from which no bench goes on")
+        say(f"{older} of them are older records, which tables show but no bench continues")

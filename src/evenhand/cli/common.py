@@ -1,4 +1,4 @@
-"""What all commands share: the program itself, options of one meaning, and how results are printed."""
+"""Common: the program itself, shared options, and output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(name="evenhand", add_completion=False, pretty_exceptions_enabl
 
 
 def choices(kind: Any) -> str:
-    """The values of a Literal for a help text. As a metavar, a long list would be broken inside a word.
+    """The values of a Literal for a help text. A long list as metavar would be broken inside a word.
 
     >>> choices(Literal["md", "csv", "html"])
     'md, csv or html'
@@ -40,7 +40,7 @@ MOST_SEED = 2**32 - 1
 Seed = Annotated[
     int,
     typer.Option(
-        metavar="SEED", help="Determines the initial weights and the batch order.", min=0, max=MOST_SEED
+        metavar="SEED", help="Seed of the initial weights and the batch order.", min=0, max=MOST_SEED
     ),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of runs.")]
@@ -87,12 +87,12 @@ def evenhand(
 
 
 def say(text: object, *, err: bool = False) -> None:
-    """Print lines that may hold names from data. Characters that control a terminal are replaced."""
+    """Print text that may contain names from data, without control characters."""
     typer.echo("\n".join(map(printable, str(text).split("\n"))), err=err)
 
 
 def shortened(text: object) -> str:
-    """The text of an error, which may quote a whole file, without its middle."""
+    """A long text, such as an error that quotes a file, without its middle."""
     said = str(text)
     return said if len(said) <= LONGEST else f"{said[: LONGEST // 2]} … {said[-LONGEST // 2 :]}"
 
@@ -100,12 +100,12 @@ def shortened(text: object) -> str:
 def plain_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning in one line, without the code that raised it: a user cannot change that code."""
+    """A warning on one line, without the code that raised it."""
     return f"evenhand: warning: {printable(shortened(message))}\n"
 
 
 def console() -> Any:
-    """A console of rich that prints text as it is: no markup, no control characters."""
+    """A rich console that prints plain text: no markup, no control characters."""
     from rich.console import Console
     from rich.text import Text
 
@@ -118,7 +118,7 @@ def console() -> Any:
 
 
 def show_table(table: Table) -> None:
-    """Print a table. A file or a pipe has no width that the table must fit, so it gets 120 columns."""
+    """Print a table, with 120 columns for files and pipes."""
     from evenhand.report.render import terminal
 
     out = console()
@@ -130,17 +130,17 @@ def show_table(table: Table) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str] | None = None
 ) -> None:
-    """Print texts as a table. The columns in `words`, by default the first, are flush left and may wrap."""
-    from evenhand.report.render import Column, Section, Table
+    """Print texts as a table. The columns in `words`, by default the first, are left-aligned and may wrap."""
+    from evenhand.report.render import Column, Table, section
 
     words = columns[:1] if words is None else words
     heads = [Column(name, words=name in words) for name in columns]
     listing = [dict(zip(columns, row, strict=True)) for row in rows]
-    show_table(Table("", title, heads, [Section("", listing)]))
+    show_table(Table("", title, heads, [section("", listing)]))
 
 
 def print_results(records: list[Record], json_: bool) -> None:
-    """Print the scores of runs of one task: as a table, or as JSON with fractions between 0 and 1."""
+    """Print the scores of one task's runs as a table, or as JSON with fractions between 0 and 1."""
     rows = [_row(record) for record in records]
     if json_:
         typer.echo(json.dumps({"results": rows}, indent=1))

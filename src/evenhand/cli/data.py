@@ -21,7 +21,7 @@ Task = Annotated[str, typer.Argument(help="A task, such as even_odd or celeba:si
 
 @data_app.command("list")
 def data_list(data: Data = None, json_: Json = False) -> None:
-    """List what every task needs and whether it is here."""
+    """List the data of every task and whether they are available."""
     from evenhand.tasks import datasets
 
     lines = datasets.data_list(data)
@@ -31,15 +31,15 @@ def data_list(data: Data = None, json_: Json = False) -> None:
         rows = [
             (line.task, "yes" if line.present else "no", line.size, line.licence, line.url) for line in lines
         ]
-        columns = ("task", "here", "needs", "licence", "from")
+        columns = ("task", "available", "needs", "license", "source")
         print_table("data", columns, rows, words=columns)
 
 
 @data_app.command("fetch")
 def data_fetch(task: Task, data: Data = None) -> None:
-    """Download the data of a task, or explain how to get it.
+    """Download the data of a task, or explain how to get them.
 
-    Exit code 1: the data is not here yet.
+    Exit code 1: the data are not available yet.
     """
     from evenhand.tasks import datasets
 
@@ -61,7 +61,7 @@ def data_prepare(task: Task, data: Data = None, json_: Json = False, verbose: Ve
 def data_verify(task: Task, data: Data = None, json_: Json = False, verbose: Verbose = False) -> None:
     """Check the files of a task, and compare its counts with the paper's.
 
-    Exit code 1: something is damaged.
+    Exit code 1: a file is damaged.
     """
     from evenhand.tasks import datasets
 
@@ -77,7 +77,7 @@ def _print_report(report: Report, json_: bool) -> None:
 
 
 def print_report(report: Report) -> None:
-    """Print counts and checks. Of many groups, the ten largest and the ten smallest are shown."""
+    """Print counts and checks; of many groups, only the ten largest and the ten smallest."""
     ranked = sorted(report.groups, key=lambda group: -group.train)
     groups = report.groups if len(ranked) <= 24 else (*ranked[:10], *ranked[-10:])
     rows = [

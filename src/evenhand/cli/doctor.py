@@ -1,4 +1,4 @@
-"""The `doctor` command: what is installed and found here, what is missing, and what to do about it."""
+"""The `doctor` command: what is installed, what is missing, and how to fix it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ import typer
 
 from evenhand.cli.common import START, Json, Runs, app, console, say
 
-LITTLE_DISK, LITTLE_MEMORY = 1 << 30, 2 << 30  # bytes below which the user should know
+LITTLE_DISK, LITTLE_MEMORY = 1 << 30, 2 << 30  # bytes below which doctor warns
 MARKS = {"ok": "✓", "missing": "○", "problem": "✗"}
 VARIABLES = ("EVENHAND_DATA", "EVENHAND_CACHE", "EVENHAND_WEIGHTS", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the answer: what was looked at, what was found, and what to do where something lacks."""
+    """One line of output: what was checked, what was found, and how to fix it."""
 
     what: str
     found: str
     remedy: str = ""
-    state: Literal["ok", "missing", "problem"] = "ok"  # a problem makes commands fail: exit code 1
+    state: Literal["ok", "missing", "problem"] = "ok"  # a problem makes commands fail
 
 
 def problem(what: str, found: str, remedy: str) -> Check:
@@ -47,9 +47,9 @@ def doctor(
     runs: Runs = Path("runs"),
     json_: Json = False,
 ) -> None:
-    """Check the installation: what is missing, and what to do about it.
+    """Check the installation and suggest fixes.
 
-    Exit code 1: a command would fail.
+    Exit code 1: some command would fail.
     """
     import evenhand
 
@@ -73,14 +73,14 @@ def doctor(
     python = platform.python_version()
     say(f"evenhand {evenhand.__version__}, Python {python}, torch {versions['torch'] or 'not installed'}\n")
     console().print(lines)
-    answer = f"{failing} of these would make a command fail (✗)." if failing else "Nothing would fail."
+    answer = f"{failing} of these would make a command fail (✗)." if failing else "No problems found."
     optional = any(check.state == "missing" for check in found)
-    say(f"\n{answer}{' Lines with ○ matter only if you need them.' if optional else ''}")
+    say(f"\n{answer}{' Lines with ○ are optional.' if optional else ''}")
     raise typer.Exit(1 if failing else 0)
 
 
 def examine(data: Path | None = None, runs: Path = Path("runs")) -> list[Check]:
-    """Run all checks. Nothing is downloaded, and nothing is written but a file that is removed at once."""
+    """Run all checks. Nothing is downloaded, and only a temporary file is written."""
     return [*_packages(), *_devices(), *_folders(runs), *_data(data), *_environment()]
 
 
@@ -92,7 +92,7 @@ def _version(package: str) -> str | None:
 
 
 def _required() -> dict[str, list[str]]:
-    """The packages that evenhand needs, by the extra that needs them; "" for those it always needs."""
+    """The packages that evenhand requires, by extra; "" for those that it always requires."""
     found: dict[str, list[str]] = {"": []}
     for line in importlib.metadata.requires("evenhand") or ():
         name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
@@ -102,7 +102,7 @@ def _required() -> dict[str, list[str]]:
 
 
 def package_versions() -> dict[str, str | None]:
-    """The version of every package that evenhand can use; None where it is not installed."""
+    """The version of every package that evenhand can use; None if not installed."""
     return {name: _version(name) for packages in _required().values() for name in packages}
 
 
@@ -113,7 +113,7 @@ def _packages() -> Iterator[Check]:
     if absent[""]:
         yield problem("packages", f"{', '.join(absent[''])} not installed", "pip install --upgrade evenhand")
     else:
-        yield Check("packages", f"all {len(always[1])} that evenhand needs")
+        yield Check("packages", f"all {len(always[1])} required ones installed")
     if not (3, 11) <= sys.version_info[:2] <= (3, 12):
         yield missing("Python", f"{platform.python_version()} is not tested", "use 3.11 or 3.12")
     if there := [extra for extra, _ in extras if not absent[extra]]:
@@ -136,7 +136,7 @@ def _devices() -> Iterator[Check]:
     try:
         import torch
     except (ImportError, OSError) as error:
-        yield problem("torch", f"cannot be imported: {error}", "install it again")
+        yield problem("torch", f"cannot be imported: {error}", "reinstall torch")
         return
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     free, gpus = _free_memory(), []
@@ -162,7 +162,7 @@ def _folders(runs: Path) -> Iterator[Check]:
         standing = next(each for each in (place, *place.parents) if each.exists())
         free, change = shutil.disk_usage(standing).free, f"choose another with {option}"
         if not standing.is_dir():
-            yield problem(name, f"{place} cannot be made: {standing} is a file", change)
+            yield problem(name, f"{place} cannot be created: {standing} is a file", change)
         elif not _writable(standing):
             yield problem(name, f"{place} is not writable", change)
         elif free < LITTLE_DISK:
@@ -173,7 +173,7 @@ def _folders(runs: Path) -> Iterator[Check]:
 
 
 def _writable(folder: Path) -> bool:
-    """Whether a file can be made in a folder. Permissions alone do not show a read-only file system."""
+    """Whether a file can be created in a folder. Permissions do not reveal a read-only file system."""
     probe = folder / f".evenhand-doctor-{os.getpid()}"
     try:
         probe.touch()
@@ -190,7 +190,7 @@ def _data(data: Path | None) -> Iterator[Check]:
     named = "--data" if data is not None else "$EVENHAND_DATA" if os.environ.get("EVENHAND_DATA") else ""
     root = data_root(data)
     if named and not root.is_dir():
-        yield problem("data", f"{named} names {root}, which is not a folder", "make it or name another")
+        yield problem("data", f"{named} is {root}, which is not a folder", "create it or set another")
     try:
         lines = data_list(root)
     except (ImportError, OSError) as error:
@@ -206,14 +206,14 @@ def _environment() -> Iterator[Check]:
     weights = os.environ.get("EVENHAND_WEIGHTS")
     if weights and not Path(weights).exists():
         yield problem(
-            "weights", f"$EVENHAND_WEIGHTS names {weights}, which is not there", "unset it or change it"
+            "weights", f"$EVENHAND_WEIGHTS is {weights}, which does not exist", "unset or change it"
         )
     if os.environ.get("PYTHONDONTWRITEBYTECODE"):
-        yield missing("environment", "$PYTHONDONTWRITEBYTECODE makes every start slow", "unset it")
+        yield missing("environment", "$PYTHONDONTWRITEBYTECODE slows down every start", "unset it")
 
 
 def _free_memory() -> int | None:
-    """Bytes that a program can use without swapping."""
+    """The bytes available without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

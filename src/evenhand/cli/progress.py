@@ -1,4 +1,4 @@
-"""What a person sees of a bench while it runs: a table at a terminal, plain lines in a log."""
+"""Progress of a bench: a table on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from evenhand.bench.grid import Planned
 from evenhand.bench.sweep import Agenda, Entry
-from evenhand.report.render import Column, Section, Table, terminal
+from evenhand.report.render import Column, Table, section, terminal
 from evenhand.training.log import printable
 from evenhand.training.record import Record
 
@@ -18,7 +18,7 @@ STATES = ("done", "running", "failed", "waiting")
 
 
 class Lines:
-    """A line for every run that ends, and for every note."""
+    """One line for every finished run and for every note."""
 
     def __init__(self) -> None:
         self._num_shown = 0
@@ -42,7 +42,7 @@ class Lines:
 
 
 class Live(Lines):
-    """A table with a row for every task and method, above it the notes and the failures."""
+    """A table with a row for every task and method, below the notes and failures."""
 
     def __init__(self, jobs: int) -> None:
         from rich.console import Console
@@ -74,24 +74,24 @@ class Live(Lines):
         from rich.console import Group
 
         left = seconds_left(agenda, self._jobs)
-        estimate = "not known yet" if left is None else f"about {clock(left)}"
+        estimate = "unknown time" if left is None else f"about {clock(left)}"
         note = f"{clock(time.monotonic() - self._begun)} elapsed, {estimate} left"
         columns = [Column("task", words=True), Column("method", words=True)]
         columns += [Column(state, lambda count: str(count or "")) for state in STATES]
         rows = [
             {"task": spec, "method": method, **counts} for (spec, method), counts in by_state(agenda).items()
         ]
-        table = Table("", "", columns, [Section("", rows)], [note])
+        table = Table("", "", columns, [section("", rows)], [note])
         return Group(*terminal(table, self._live.console.width))
 
 
 def choose(jobs: int) -> Lines:
-    """A table if a person watches standard error, else lines."""
+    """A table if standard error is a terminal, else lines."""
     return Live(jobs) if sys.stderr.isatty() else Lines()
 
 
 def by_state(agenda: Agenda) -> dict[tuple[str, str], Counter[str]]:
-    """(task, method) -> how many of its runs are in each state; those of later waves are waiting."""
+    """(task, method) -> the number of its runs in each state; runs of later waves are waiting."""
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for entry in agenda.entries.values():
         counts[entry.planned.spec, entry.planned.method][entry.state] += 1
@@ -101,7 +101,7 @@ def by_state(agenda: Agenda) -> dict[tuple[str, str], Counter[str]]:
 
 
 def seconds_left(agenda: Agenda, jobs: int) -> float | None:
-    """An estimate from finished runs of the same task and method, else of all; None before the first."""
+    """An estimate from finished runs of the same task and method, else from all; None before the first."""
     took: dict[tuple[str, str], list[float]] = defaultdict(list)
     for entry in agenda.entries.values():
         if entry.seconds is not None:

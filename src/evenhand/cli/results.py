@@ -1,4 +1,4 @@
-"""Commands that read records: the tables, the figures, the page."""
+"""Commands that read records: table, figure and report."""
 
 from __future__ import annotations
 
@@ -38,37 +38,37 @@ def table(
         Criterion | None,
         typer.Option(
             metavar="SCORE",
-            help=f"Score on the validation set that selects: {choices(Criterion)}. "
-            "The paper's choice if omitted.",
+            help=f"Validation score that selects candidates: {choices(Criterion)}. "
+            "The paper's criterion if omitted.",
         ),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(help="For compare: the row to compare with, such as erm or a name in the table."),
+        typer.Option(help="For compare: the reference, a method such as erm or a name in the table."),
     ] = None,
     form: Annotated[Form | None, typer.Option("--format", help="Output format.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File to write. Its ending sets the format.")
+        Path | None, typer.Option("--out", "-o", help="File to write. Its suffix determines the format.")
     ] = None,
     data: Data = None,
     verbose: Verbose = False,
 ) -> None:
     """Print a table of results beside the paper's numbers."""
     from evenhand.bench import results
-    from evenhand.report import tables
+    from evenhand.report import notes, tables
 
     form = form_of(form, out)
-    optional = name in ("methods", "datasets")  # they say something without any run
+    optional = name in ("methods", "datasets")  # they need no runs
     records = [] if name == "methods" else _records(runs, optional=optional)
-    folders = sorted({*runs, *(record.path.parents[2] for record in records)})  # packed ones lie elsewhere
-    failed = tables.failures(folders)
+    folders = sorted({*runs, *(record.path.parents[2] for record in records)})  # packed ones are in the cache
+    failed = notes.failures(folders)
     frame = results.frame(records)
     made = tables.make(name, frame, wanted=task or (), by=by, failed=failed, root=data, against=against)
     print_or_write(made, form, out)
 
 
 def print_or_write(made: Table, form: Form | None, out: Path | None) -> None:
-    """Write a table to a file, or print it: fitted to a terminal, or in a form for a pipe."""
+    """Write a table to a file, or print it, in a given format or fitted to a terminal."""
     from evenhand.report import render
 
     if out is not None:
@@ -83,7 +83,7 @@ def print_or_write(made: Table, form: Form | None, out: Path | None) -> None:
 
 
 def form_of(form: Form | None, out: Path | None) -> Form | None:
-    """The form that was asked for, or that the file's ending says; None for a table on the terminal."""
+    """The requested format, or that of the file's suffix; None for a table on the terminal."""
     if out is None:
         return form
     file = _file(out, "table.md")
@@ -116,14 +116,14 @@ def figure(
             say(f"{each:12} {what}")
         return
     if name is None:
-        raise ValueError(f"name a figure: {', '.join(FIGURES)}; --list says what they show")
+        raise ValueError(f"give the name of a figure: {', '.join(FIGURES)}; --list describes them")
     from evenhand.bench import results
-    from evenhand.report import figures
+    from evenhand.report import drawing, figures
 
     file = _file(out or Path(f"{name}.svg"), f"{name}.svg")
-    figures.check_form(file)  # before anything is drawn
+    drawing.check_form(file)  # before anything is drawn
     frame = results.frame(_records(runs))
-    say(figures.save(figures.draw(name, frame, task or ()), file))
+    say(drawing.save(figures.draw(name, frame, task or ()), file))
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -139,22 +139,21 @@ def report(
         list[str],
         typer.Option(
             metavar="MODULE",
-            help="Task of your own (package.module) that the runs name and that may be imported, to show "
-            "its samples.",
+            help="User-defined task (package.module) that may be imported, to show its samples. Repeatable.",
         ),
     ] = [],  # noqa: B006
     verbose: Verbose = False,
 ) -> None:
-    """Write one page: what was found, and what it changed."""
+    """Write one HTML page about all runs: results, minorities, training and settings."""
     from evenhand.report.page import build, task_loader
     from evenhand.training.record import Record, is_finished
 
     if _file(out, "report.html").suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"the page's file must end with .html or .htm, got {str(out)!r}")
+        raise ValueError(f"--out must end with .html or .htm, got {str(out)!r}")
     for folder in folders or []:
         if not is_finished(folder):
             raise ValueError(
-                f"{folder} should be the folder of a finished run, but it holds no metrics.json; "
+                f"{folder} must be the folder of a finished run, but it contains no metrics.json; "
                 f"for a folder of runs use --runs {folder}"
             )
     records = [Record(folder) for folder in folders] if folders else _records(runs)
@@ -168,7 +167,7 @@ def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:
     for source in sources:
         if not source.exists() and not optional:
             raise ValueError(
-                f"{source} should be a folder of runs or a packed .zip file, but it is not there; "
+                f"{source} must be a folder of runs or a packed .zip file, but it does not exist; "
                 "make a run with: evenhand run digits_even_odd tab"
             )
     try:
@@ -186,10 +185,9 @@ def _file(out: Path, example: str) -> Path:
 
 
 def _form(out: Path) -> Form:
-    """The format that a file's ending stands for."""
+    """The format of a file's suffix."""
     if out.suffix.lower() not in ENDINGS:
         raise ValueError(
-            f"a table's file must end with {', '.join(ENDINGS)}, got {str(out)!r}; "
-            "or say with --format what it is to hold"
+            f"--out must end with {', '.join(ENDINGS)}, got {str(out)!r}; for another suffix give --format"
         )
     return ENDINGS[out.suffix.lower()]

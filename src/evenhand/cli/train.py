@@ -34,7 +34,7 @@ def demo(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train on coloured digits and write a page, in a minute."""
+    """Train on colored digits and write a page, in about a minute."""
     from evenhand import tasks
     from evenhand.core import ranks
     from evenhand.report.page import build
@@ -51,7 +51,7 @@ def demo(
     page = build(records, out / "report.html")
     print_results(records, json_)
     if not json_:
-        say(f"\nOpen {page} to see which samples broke the shortcut.")
+        say(f"\nOpen {page} to see which samples break the shortcut.")
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -82,8 +82,8 @@ def run(
 ) -> None:
     """Train one method on one task.
 
-    Resumes if interrupted. Returns the cached result once finished. To train in several processes, start
-    them with torchrun: torchrun --nproc-per-node=2 -m evenhand run …
+    Resumes if interrupted. Returns the cached result once finished. For several processes use torchrun:
+    torchrun --nproc-per-node=2 -m evenhand run …
     """
     from evenhand import tasks
     from evenhand.core import ranks
@@ -114,7 +114,7 @@ def run(
         return
     print_results([record], json_)
     if not json_:
-        say(f"\nThe run is in {record.path}. To make a page of it: evenhand report --runs {runs}")
+        say(f"\nThe run is in {record.path}. To make a page: evenhand report --runs {runs}")
 
 
 @app.command("tasks", rich_help_panel=TRAIN)

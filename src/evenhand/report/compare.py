@@ -1,7 +1,7 @@
-"""Variants side by side: every method with every setting that was run, seed by seed against one of them.
+"""Compare: every method with every setting that was run, paired by seed with one of them.
 
-Differences of WGA have two intervals: over seeds (Student's), and over test samples, by drawing the samples
-of each group anew.
+Differences of WGA have two intervals: Student's over seeds, and a bootstrap over the test samples of each
+group.
 """
 
 from __future__ import annotations
@@ -18,28 +18,20 @@ import numpy.typing as npt
 
 from evenhand.bench import results
 from evenhand.bench.grid import title
-from evenhand.bench.results import COLLAPSED, Frame
-from evenhand.report.render import Column, Row, Section, Table, interval, percents
-from evenhand.report.tables import (
-    Truth,
-    mean_of_known,
-    older,
-    other_data,
-    read_split,
-    spec_of,
-    told_left_out,
-    trained_otherwise,
-    unsealed,
-)
+from evenhand.bench.results import COLLAPSED, Frame, spec_of
+from evenhand.report import notes
+from evenhand.report.catalog import Truth, read_split
+from evenhand.report.render import Column, Row, Section, Table, interval, percents, section
+from evenhand.report.tables import mean_of_known
 from evenhand.training.record import Record
 
 REPLICATES = 2000
-AT_ONCE = 1 << 22  # drawn samples that are held in memory
+AT_ONCE = 1 << 22  # drawn samples in memory
 signed = partial(interval, form="+.1f")
 
 
 def change(value: float) -> str:
-    """A difference in points."""
+    """A difference in percentage points."""
     return f"{100 * value:+.1f}"
 
 
@@ -47,11 +39,12 @@ Resampled = dict[Path, npt.NDArray[np.float64]]  # a run's folder -> its WGA in 
 
 
 def table_compare(parts: Sequence[Frame], root: Path | None = None, against: str | None = None) -> Table:
-    """Every variant of a task's runs with its difference to the first, over the seeds that both have.
+    """Every variant of a task's runs with its difference from the first, over the seeds that both have.
 
-    Here runs of all recipes count, however they were computed: what differs is part of a variant's name.
-    `root` is the folder of the datasets, whose test labels the intervals over test samples need; `against`
-    the method whose variants come first, or one variant by the name that the table gives it.
+    Runs of all recipes count, and differing fields are part of a variant's name.
+
+    - `root`: the folder of the datasets, which the intervals over test samples need for their labels
+    - `against`: the method whose variants come first, or the name of one variant in the table
     """
     ordered = [_ordered(rows, against or "tab") for rows in parts]
     names = list(dict.fromkeys(name for rows in ordered for name in rows.sort_values("seed").name))
@@ -77,12 +70,12 @@ def table_compare(parts: Sequence[Frame], root: Path | None = None, against: str
         Column("identified", percents, below="purity"),
     )
     how = (
-        "Per cent; mean ± population deviation over seeds. Differences are paired by seed, with Student's "
-        f"95% interval of their mean: other seeds, the same test samples. Test samples: the middle 95% of "
-        f"{REPLICATES:,} mean differences, each with every group's test samples drawn anew with replacement, "
-        "the same for all seeds and both variants: other test samples, the same seeds. "
-        f"Collapsed: seeds with a WGA below {100 * COLLAPSED:g}%. Purity: of the "
-        "minority clusters, bias-conflicting samples; identified: of these, the part in minority clusters."
+        "Percentages; mean ± population standard deviation over seeds. Differences are paired by seed, with "
+        "Student's 95% interval of their mean, which covers other seeds on the same test samples. "
+        f"Test samples: the middle 95% of {REPLICATES:,} bootstrap differences, which cover other test "
+        "samples with the same seeds; each resamples the test samples of every group, the same for all seeds "
+        f"and both variants. Collapsed: seeds with a WGA below {100 * COLLAPSED:g}%. Purity: share of "
+        "bias-conflicting samples in the minority clusters; identified: share of them that is found there."
     )
     sections = [_section(rows, root, delta) for rows in ordered]
     shown = [rows.assign(shown=~rows.duplicated(["name", "seed"])) for rows in ordered]
@@ -91,12 +84,12 @@ def table_compare(parts: Sequence[Frame], root: Path | None = None, against: str
         "Variants, seed by seed",
         columns,
         sections,
-        [how, *unsealed(shown, "shown"), *older(shown, "shown")],
+        [how, *notes.unsealed(shown, "shown"), *notes.older(shown, "shown")],
     )
 
 
 def _ordered(rows: Frame, against: str) -> Frame:
-    """The runs with their variants' names: what to compare with, then ERM, then by method and name."""
+    """The runs with the names of their variants: the reference, then ERM, then by method and name."""
 
     def place(name: str) -> tuple[bool, bool, str, int, str]:
         method = name.split()[0]
@@ -108,18 +101,18 @@ def _ordered(rows: Frame, against: str) -> Frame:
 
 def _section(rows: Frame, root: Path | None, delta: str) -> Section:
     kept, spec = rows.drop_duplicates(["name", "seed"]), spec_of(rows)
-    twice = [f"of {method} done twice, on other data or code" for method in rows.method.drop(kept.index)]
+    twice = [f"of {method} repeated on other data or code" for method in rows.method.drop(kept.index)]
     mixed = results.mixed_fields(list(rows.recipe))
     compared = rows.recipe[rows.alike].iloc[0]
     recipe = {key: compared[key] for key in compared if key not in mixed}
-    notes = [*trained_otherwise(recipe, spec), *other_data(kept), *told_left_out(Counter(twice))]
+    below = [*notes.other_recipe(recipe, spec), *notes.other_data(kept), *notes.excluded(Counter(twice))]
     variants = {str(name): own.set_index("seed") for name, own in kept.groupby("name", sort=False)}
     resampled: Resampled = {}
     if len(variants) > 1:
         resampled, why = resample(list(kept.record), spec, root)
-        notes += why
+        below += why
     first = next(iter(variants.values()))
-    return Section(spec, [_row(name, own, first, resampled, delta) for name, own in variants.items()], notes)
+    return section(spec, [_row(name, own, first, resampled, delta) for name, own in variants.items()], below)
 
 
 def _row(name: str, own: Frame, first: Frame, resampled: Resampled, delta: str) -> Row:
@@ -137,13 +130,13 @@ def _row(name: str, own: Frame, first: Frame, resampled: Resampled, delta: str) 
             gains = (own[column][both] - first[column][both]).to_numpy()
             row |= {f"{head}{delta}": float(np.mean(gains)), f"{head}95% interval": students_interval(gains)}
         pairs = [[resampled[path] for path in each.path[both] if path in resampled] for each in (own, first)]
-        if all(len(each) == len(both) for each in pairs):  # of fewer seeds it would be of another difference
+        if all(len(each) == len(both) for each in pairs):  # fewer seeds would give another difference
             row["95% interval, test samples"] = interval_of_difference(*pairs)
     return row
 
 
 def students_interval(gains: Sequence[float] | npt.NDArray[np.float64]) -> tuple[float, float] | None:
-    """Student's 95% interval of the mean of paired differences; None where there is but one.
+    """Student's 95% interval of the mean of paired differences; None if there is only one.
 
     >>> signed(students_interval([0.0, 0.02, 0.04]))
     '-3.0 to +7.0'
@@ -160,10 +153,10 @@ def students_interval(gains: Sequence[float] | npt.NDArray[np.float64]) -> tuple
 def resampled_wga(
     correct: npt.NDArray[np.bool_], groups: npt.NDArray[np.int64], replicates: int = REPLICATES
 ) -> npt.NDArray[np.float64]:
-    """Each run's WGA when the samples of every group are drawn anew with replacement, (runs, replicates).
+    """The WGA of each run in bootstrap samples of every group, (runs, replicates).
 
-    `correct` is (runs, samples). All runs get the same draws, so differences between them are paired; the
-    draws depend on nothing but the sizes of the groups, so other runs beside two change nothing.
+    `correct` is (runs, samples). All runs share the draws, so their differences are paired. The draws depend
+    only on the group sizes, not on the number of runs.
 
     >>> resampled_wga(np.array([[True, True, False]]), np.array([0, 0, 1]), replicates=2)
     array([[0., 0.]])
@@ -186,43 +179,43 @@ def resampled_wga(
 def interval_of_difference(
     ours: Sequence[npt.NDArray[np.float64]], theirs: Sequence[npt.NDArray[np.float64]]
 ) -> tuple[float, float]:
-    """The middle 95% of the replicates' mean differences over seeds; both are (seeds, replicates)."""
+    """The middle 95% of the mean differences over seeds. Both arguments are (seeds, replicates)."""
     low, high = np.percentile(np.mean(np.subtract(ours, theirs), axis=0), [2.5, 97.5])
     return float(low), float(high)
 
 
 def resample(records: Sequence[Record], spec: str, root: Path | None) -> tuple[Resampled, list[str]]:
-    """The replicates of all runs of a task for which that is possible, and why it is not for the others.
+    """The replicates of a task's runs, and notes on the runs for which there are none.
 
-    Records keep predictions, but neither labels nor groups: these are read from the data below `root`. They
-    are believed only where they give a run's own accuracies again, group by group.
+    Records contain predictions but neither labels nor groups, which are read from the data below `root`.
+    They are used only for runs whose recorded group accuracies they reproduce.
     """
     predicted = [record for record in records if (record.path / "predictions.npz").exists()]
     why = Counter({"keep no predictions": len(records) - len(predicted)})
     truth = read_split(spec, root, "test") if predicted else None
     if truth is None:
-        lacking = "have test samples whose labels are not here, see: evenhand data list, and --data"
-        return {}, _said(why + Counter({lacking: len(predicted)}), len(records))
+        lacking = "have test labels that are not here (see evenhand data list, and --data)"
+        return {}, _unsampled(why + Counter({lacking: len(predicted)}), len(records))
     usable = {record.path: hits for record in predicted if (hits := _correct(record, truth)) is not None}
-    why["were tested on other samples than the data here"] = len(predicted) - len(usable)
+    why["were tested on samples other than those here"] = len(predicted) - len(usable)
     if not usable:
-        return {}, _said(why, len(records))
+        return {}, _unsampled(why, len(records))
     worst = resampled_wga(np.stack(list(usable.values())), _groups(truth))
-    return dict(zip(usable, worst, strict=True)), _said(why, len(records))
+    return dict(zip(usable, worst, strict=True)), _unsampled(why, len(records))
 
 
-def _said(why: Counter[str], total: int) -> list[str]:
+def _unsampled(why: Counter[str], total: int) -> list[str]:
     reasons = [(reason, count) for reason, count in why.items() if count]
     return [f"No interval over test samples of runs that {r}: {count} of {total}." for r, count in reasons]
 
 
 def _groups(truth: Truth) -> npt.NDArray[np.int64]:
-    """The groups of samples, (samples,); the classes where there are no groups."""
+    """The groups of samples, (samples,); their classes if there are no groups."""
     return truth.labels if truth.groups is None else truth.groups
 
 
 def _correct(record: Record, truth: Truth) -> npt.NDArray[np.bool_] | None:
-    """Which test samples a run has right, (samples,); None where that is not what it was scored with."""
+    """The test samples that a run classifies correctly, (samples,); None if the run was scored on others."""
     predictions = record.predictions.get("test")
     if predictions is None or predictions.shape != truth.labels.shape:
         return None

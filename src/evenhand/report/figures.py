@@ -1,16 +1,11 @@
-"""The paper's figures from the frame of all runs: `draw` gives one, `save` writes it as svg, png or pdf."""
+"""Figures: the paper's figures from the results frame. `draw` makes one, and drawing.py saves it."""
 
 from __future__ import annotations
 
-import io
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -18,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import NullFormatter
 
 from evenhand.bench import results
 from evenhand.bench.grid import (
@@ -33,171 +27,21 @@ from evenhand.bench.grid import (
     nothing_conflicts,
     title,
 )
-from evenhand.bench.results import COLLAPSED, Frame, counting
-from evenhand.report import palette
+from evenhand.bench.results import COLLAPSED, Frame, counting, spec_of
+from evenhand.report import drawing, palette
+from evenhand.report.drawing import ACCENT, GOLD, INK, MAJORITY, MINORITY, RULE, SOFT, WIDTH, Curves, Drawn
+from evenhand.report.notes import differences
 from evenhand.report.render import plain
-from evenhand.report.tables import by_task, differences, longest_run, search_seconds, spec_of
+from evenhand.report.tables import by_task, longest_run, search_seconds
 from evenhand.report.words import count
 from evenhand.training.record import Record
-from evenhand.training.store import write_bytes
 
-Curves = npt.NDArray[np.float64]  # (seeds, epochs)
 KINDS = ("aligned", "conflicting")  # samples that follow the shortcut, and samples that break it
 BASELINES = ("erm", "erm_randaug")
 SEARCHES = ("erm", "masktune", "lff", "jtt")  # of figure 3, as in the paper
 SELECTED: dict[str, Any] = {"erm": "--", "tab": ":", "evenhand": "-."}  # its lines
 COSTS = ("erm", "gdro", "tab", "evenhand", "masktune", "lff", "jtt")
-MANY = 12  # candidates, from which on a method of figure 3 gets a row of its own
-
-# -- the look of all figures: the page's colours, legible at column width, the same bytes for the same data --
-
-INK, SOFT, RULE = (palette.THEMES["light"][name] for name in ("ink", "soft", "rule"))
-MAJORITY, MINORITY, ACCENT = (palette.THEMES["light"][name] for name in ("majority", "minority", "accent"))
-GOLD = "#e0b03a"
-SETTINGS: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so figures are the same everywhere
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
-    "axes.edgecolor": SOFT,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.5,
-    "hatch.linewidth": 0.6,
-    "figure.facecolor": "white",
-    "text.parse_math": False,  # names come from data: a dollar sign in one is no formula
-    "svg.hashsalt": "evenhand",
-    "svg.fonttype": "path",
-    "pdf.fonttype": 42,
-}
-METADATA: dict[str, dict[str, Any]] = {
-    "svg": {"Date": None, "Creator": "evenhand"},
-    "pdf": {"CreationDate": None, "Creator": "evenhand", "Producer": "evenhand"},
-    "png": {"Software": None},
-}
-WIDTH = 7.0  # inches: two columns of text
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """A finished figure, what it says in words, and the numbers that it shows."""
-
-    name: str
-    figure: Figure
-    title: str
-    caption: str
-    data: dict[str, Any] = field(default_factory=dict)
-
-
-@contextmanager
-def look() -> Iterator[None]:
-    """Draw and save in here: the reader's own matplotlib settings do not count, nor are they changed."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        known: Any = matplotlib.rcParams  # its keys are typed one by one, not in all versions
-        known.update(SETTINGS)
-        yield
-
-
-def encode(drawn: Drawn, form: str) -> bytes:
-    """The figure as svg, png or pdf; the same data give the same bytes."""
-    buffer = io.BytesIO()
-    with look():
-        drawn.figure.savefig(buffer, format=form, dpi=200, metadata=METADATA[form])
-    return buffer.getvalue()
-
-
-def save(drawn: Drawn, out: Path) -> Path:
-    """Write the figure in the format that the file's name ends with."""
-    write_bytes(out, encode(drawn, check_form(out)))
-    return out
-
-
-def check_form(out: Path) -> str:
-    """The format that a file's name ends with; raises ValueError for one that is not in METADATA."""
-    form = out.suffix.removeprefix(".").lower()
-    if form not in METADATA:
-        raise ValueError(f"a figure's file must end with .{', .'.join(METADATA)}, got {str(out)!r}")
-    return form
-
-
-# -- parts that figures share ------------------------------------------------------------------------------
-
-
-def _panels(height: float, **grid: Any) -> tuple[Figure, Any]:
-    """A figure with axes, (rows, columns) of them; `_finish` adds room for the title and the caption.
-
-    The axes stand in a part of the figure, so that a legend outside them stays clear of the title.
-    """
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    part: Any = figure.subfigures(1, 1)
-    return figure, part.subplots(squeeze=False, **grid)
-
-
-def _finish(name: str, figure: Figure, heading: str, caption: str, data: dict[str, Any]) -> Drawn:
-    """Put the title above and the caption below, each on room of its own."""
-    lines = textwrap.wrap(caption, 128)
-    above, below = 0.28, 0.16 + 0.135 * len(lines)
-    width, height = figure.get_size_inches()
-    total = height + above + below
-    figure.set_size_inches(width, total)
-    engine: Any = figure.get_layout_engine()
-    engine.set(rect=(0, below / total, 1, height / total))
-    figure.text(0.012, 1 - 0.06 / total, heading, fontsize=9.5, fontweight="bold", va="top", ha="left")
-    figure.text(
-        0.012, (below - 0.1) / total, "\n".join(lines), fontsize=7, color=SOFT, va="top", ha="left",
-        linespacing=1.3,
-    )  # fmt: skip
-    return Drawn(name, figure, heading, caption, data)
-
-
-def _colour(method: str) -> str:
-    """A method's colour, the same as on pages."""
-    return palette.look(method).light
-
-
-def _number(axes: Axes, x: float, y: float, text: str, size: float = 7, **more: Any) -> None:
-    """A number above a bar, kept clear of lines."""
-    outline = [withStroke(linewidth=2, foreground="white")]
-    axes.annotate(text, (x, y), xytext=(0, 1.5), textcoords="offset points", ha="center", va="bottom",
-                  fontsize=size, path_effects=outline, zorder=5, **more)  # fmt: skip
-
-
-def _curve(axes: Axes, curves: Curves, colour: str, band: str, alpha: float, width: float) -> Any:
-    """The mean over seeds in a band of their range; gives the epochs."""
-    epochs = np.arange(1, curves.shape[1] + 1)
-    if len(curves) > 1:
-        axes.fill_between(epochs, curves.min(0), curves.max(0), color=band, alpha=alpha, linewidth=0)
-    axes.plot(epochs, curves.mean(0), color=colour, linewidth=width)
-    return epochs
-
-
-def _epoch_axis(axes: Axes) -> None:
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
-
-
-def _percent_axis(axes: Axes, low: float | None = None, high: float | None = None) -> None:
-    """An axis of per cents; a limit of None fits what is drawn, with at least a point of height."""
-    bottom, top = axes.get_ylim()
-    slack = max(0.0, 1 - (top - bottom)) / 2
-    axes.set_ylim(bottom - slack if low is None else low, top + slack if high is None else high)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}%" if 0 <= value <= 100 else "")
+MANY = 12  # candidates from which a method of figure 3 gets a separate row
 
 
 def _made_of(rows: Frame, mean: str = "") -> str:
@@ -207,7 +51,7 @@ def _made_of(rows: Frame, mean: str = "") -> str:
 
 
 def _unfinished(rows: Frame, methods: Sequence[str]) -> str:
-    """What of the grids is not there yet."""
+    """The missing runs of the grids."""
     known = [name for name in methods if name in results.methods(rows)]
     lacking = {name: len(results.missing(rows, name)) for name in known}
     parts = [f"{name} lacks {count(number, 'run')}" for name, number in lacking.items() if number]
@@ -218,13 +62,13 @@ def _unfinished(rows: Frame, methods: Sequence[str]) -> str:
 
 
 def _stage(record: Record) -> dict[str, Any]:
-    """The curves of plain training, which is also TAB's identifier; {} where none were recorded."""
+    """The curves of plain training, which is also TAB's identifier; {} if none were recorded."""
     found: dict[str, Any] = (record.dynamics or {}).get("stages", {}).get("erm", {})
     return found
 
 
 def _num_epochs(record: Record) -> int:
-    """How many epochs have curves of conflicting samples, in both splits."""
+    """The number of epochs with curves of conflicting samples in both splits."""
     parts = [_stage(record).get(split, {}).get("conflicting", {"count": 0}) for split in ("train", "val")]
     return min(len(part["accuracy"]) if part["count"] else 0 for part in parts)
 
@@ -235,11 +79,11 @@ def _whole(record: Record) -> bool:
 
 
 def _learned(rows: Frame, clusters: bool) -> tuple[list[Record], str] | None:
-    """One run per seed of a task's plain training, and the beginning of a caption; None without curves.
+    """One run per seed of a task's plain training, and the start of a caption; None without curves.
 
-    Runs that did not stop early come first. They are of one recipe, and of ERM's selected learning rate and
-    weight decay where a run has them. Methods share that training and leave it where their own rule stops:
-    taken is TAB's for its `clusters`, else that with the most epochs.
+    Runs without early stopping are preferred. They share one recipe, with ERM's selected learning rate and
+    weight decay if available. Methods share this training but stop it by different rules: for `clusters`
+    TAB's is used, else the one with the most epochs.
     """
     known = [record for record in rows.record if _num_epochs(record)]
     if not known:
@@ -265,9 +109,9 @@ def _learned(rows: Frame, clusters: bool) -> tuple[list[Record], str] | None:
 
     records = list(by_method[max(sorted(by_method), key=rank)].sort_values("seed").record)
     model, spec = records[0].config["full_recipe"]["model"], str(records[0].config["spec"])
-    ended = "no early stopping" if _whole(records[0]) else "stopped early as usual"
+    ended = "no early stopping" if _whole(records[0]) else "with early stopping"
     if pair != wanted and not counting(rows, "erm").empty:
-        ended += f", with {named(pair)} because no such run has ERM's selected {named(wanted)}"
+        ended += f", with {named(pair)} since no such run has ERM's selected {named(wanted)}"
     theirs = (
         "" if spec.split(":")[0] == "waterbirds" else " The paper's figure is of Waterbirds with ResNet-34."
     )
@@ -284,9 +128,9 @@ def _curves(records: Sequence[Record], split: str, score: str) -> tuple[Curves, 
 
 
 def unlearning(aligned: npt.NDArray[Any], conflicting: npt.NDArray[Any]) -> tuple[int, int] | None:
-    """The longest stretch in which aligned accuracy stays below its start while conflicting accuracy rises.
+    """The longest interval in which aligned accuracy stays below its start while conflicting accuracy rises.
 
-    Gives the positions of its first and last epoch; None where there is no stretch of three epochs.
+    Returns the positions of its first and last epoch; None if no interval has three epochs.
     """
     longest: tuple[int, int] | None = None
     for start in range(len(aligned) - 2):
@@ -314,55 +158,55 @@ def validation(rows: Frame) -> Drawn | None:
         "d  conflicting,\n    training": _curves(records, "train", "accuracy")[1],
     }
     zone = unlearning(aligned.mean(0), conflicting.mean(0))
-    figure, axes = _panels(1.75, ncols=4)
+    figure, axes = drawing.panels(1.75, ncols=4)
     for panel, (heading, curves) in zip(axes[0], panels.items(), strict=True):
-        epochs, mean = _curve(panel, 100 * curves, INK, RULE, 1, 1.2), 100 * curves.mean(0)
-        if zone is not None:  # coloured by the change since the zone began
+        epochs, mean = drawing.curve(panel, 100 * curves, INK, RULE, 1, 1.2), 100 * curves.mean(0)
+        if zone is not None:  # colored by the change since the start of the zone
             panel.axvspan(epochs[zone[0]], epochs[zone[1]], color=GOLD, alpha=0.18, linewidth=0)
             for i in range(*zone):
                 colour = ACCENT if mean[i + 1] >= mean[zone[0]] else MINORITY
                 panel.plot(epochs[i : i + 2], mean[i : i + 2], color=colour, linewidth=2)
         panel.set_title(heading)
-        _epoch_axis(panel)
-        _percent_axis(panel)
+        drawing.epoch_axis(panel)
+        drawing.percent_axis(panel)
     caption += (
-        f" Shaded, epochs {zone[0] + 1} to {zone[1] + 1}: conflicting accuracy ends higher than it began "
-        "(teal above, orange below that level) while aligned accuracy stays lower."
+        f" Shaded, epochs {zone[0] + 1} to {zone[1] + 1}: conflicting accuracy ends above its start (teal "
+        "above, orange below that level) while aligned accuracy stays below its start."
         if zone
-        else " There is no stretch in which conflicting accuracy rises while aligned accuracy falls."
+        else " In no interval does conflicting accuracy rise while aligned accuracy falls."
     )
     heading = f"Accuracy while training on {spec_of(rows)}"
-    return _finish("validation", figure, heading, caption, {"panels": panels, "zone": zone})
+    return drawing.finish("validation", figure, heading, caption, {"panels": panels, "zone": zone})
 
 
 def training(rows: Frame) -> Drawn | None:
-    """Figure 4: conflicting samples still misclassified, the losses, and what the clusters hold."""
+    """Figure 4: conflicting samples still misclassified, the losses, and the composition of the clusters."""
     found = _learned(rows, clusters=True)
     if found is None:
         return None
     (records, caption), spec = found, spec_of(rows)
-    figure, axes = _panels(2.3, ncols=3, width_ratios=(1, 1, 1.15))
+    figure, axes = drawing.panels(2.3, ncols=3, width_ratios=(1, 1, 1.15))
     wrong, loss, composition = axes[0]
     missed = 100 * (1 - _curves(records, "train", "accuracy")[1])
-    epochs = _curve(wrong, missed, MAJORITY, MAJORITY, 0.15, 1.5)
+    epochs = drawing.curve(wrong, missed, MAJORITY, MAJORITY, 0.15, 1.5)
     losses = dict(zip(KINDS, (each.mean(0) for each in _curves(records, "train", "loss")), strict=True))
     for kind, dash in (("conflicting", "--"), ("aligned", "-")):
         loss.plot(epochs, losses[kind], color=MAJORITY, linestyle=dash, label=kind)
     shares = _conflicting_in_clusters(records)
     _composition(composition, shares)
     wrong.set_title("a  conflicting, still wrong")
-    _percent_axis(wrong, low=0)
+    drawing.percent_axis(wrong, low=0)
     loss.set_title("b  training loss")
     loss.set_ylim(bottom=0)
     loss.legend(loc="upper right")
     for panel in (wrong, loss):
-        _epoch_axis(panel)
+        drawing.epoch_axis(panel)
     caption += (
-        " a: conflicting training samples that are misclassified. c: their part of the two clusters of loss "
-        "histories, all classes together, and of the training set (dotted)."
+        " a: misclassified conflicting training samples. c: share of conflicting samples in the two clusters "
+        "of loss histories, over all classes, and in the training set (dotted)."
     )
     data = {spec: {"wrong": missed.mean(0), "loss": losses, "clusters": shares}}
-    return _finish("training", figure, f"How {spec} is learned", caption, data)
+    return drawing.finish("training", figure, f"How {spec} is learned", caption, data)
 
 
 def _conflicting_in_clusters(records: Sequence[Record]) -> dict[str, float] | None:
@@ -386,23 +230,23 @@ def _composition(axes: Axes, shares: dict[str, float] | None) -> None:
     axes.tick_params(axis="x", length=0)
     axes.margins(y=0.12)
     if shares is None:
-        axes.text(0.5, 0.5, "no clusters recorded;\nthey come with runs of TAB", transform=axes.transAxes,
+        axes.text(0.5, 0.5, "no clusters recorded;\nruns of TAB record them", transform=axes.transAxes,
                   ha="center", va="center", color=SOFT)  # fmt: skip
         axes.set_xticks([])
     else:
         for x, name in enumerate(("majority", "minority")):
             axes.bar(x, 100 * shares[name], width=0.8, color=MAJORITY, alpha=1 if x else 0.45)
-            _number(axes, x, 100 * shares[name], f"{100 * shares[name]:.1f}%")
+            drawing.number(axes, x, 100 * shares[name], f"{100 * shares[name]:.1f}%")
         axes.plot([-0.5, 1.5], [100 * shares["all"]] * 2, color=INK, linewidth=1, linestyle=":")
         axes.set_xticks([0, 1], ["larger", "smaller"])
-    _percent_axis(axes, low=0)
+    drawing.percent_axis(axes, low=0)
 
 
-# -- figure 3: every hyperparameterisation; figure 5, right: what the search costs -------------------------
+# -- figure 3: every candidate; figure 5, right: the cost of the search -----------------------------------
 
 
 def _candidates(rows: Frame, method: str) -> dict[str, Any]:
-    """What figure 3 shows of a method: WGA and rank of every candidate, and which ones are selected."""
+    """The data of a method in figure 3: WGA and rank of every candidate, and the selected ones."""
     own = counting(rows, method)
     points = own.groupby("point")
     settings = list(points.settings.first())
@@ -442,23 +286,21 @@ def selection(rows: Frame) -> Drawn | None:
             names = " / ".join(data[method]["varied"]).replace("_", " ")
             narrow = len(data[method]["wga"]) < 3
             panel.set_xlabel(textwrap.fill(names, 12) if narrow else names, color=SOFT)
-            _percent_axis(panel, 0, max(20, min(112, 100 * top * 1.22 + 4)))
+            drawing.percent_axis(panel, 0, max(20, min(112, 100 * top * 1.22 + 4)))
     handles: list[Any] = [
         Patch(facecolor=GOLD, hatch="xxx", edgecolor=INK, label="selected by accuracy"),
         Line2D([], [], color=INK, marker="*", linestyle="", label="selected by WGA"),
-        *(Line2D([], [], color=_colour(name), linestyle=SELECTED[name],
+        *(Line2D([], [], color=drawing.color(name), linestyle=SELECTED[name],
                  label=title(name) + (", selected" if name == "erm" else "")) for name in lines),
     ]  # fmt: skip
     parts[0].legend(handles=handles, loc="outside upper right", ncols=len(handles))
     theirs = "" if spec.startswith("waterbirds") else " The paper's figure is of Waterbirds."
     caption = (
-        f"{_made_of(rows, 'mean of ')}. Above each bar, its rank by validation accuracy; the crossed bar is "
-        f"selected by it, the starred one by validation WGA.{theirs}{_unfinished(rows, SEARCHES)} "
-        + " ".join(differences(rows))
+        f"{_made_of(rows, 'mean of ')}. Above each bar: its rank by validation accuracy, which "
+        f"selects the crossed bar; validation WGA selects the starred one.{theirs}"
+        f"{_unfinished(rows, SEARCHES)} " + " ".join(differences(rows))
     ).strip()
-    return _finish(
-        "selection", figure, f"Every hyperparameterisation on {spec}", caption, {**data, "lines": lines}
-    )
+    return drawing.finish("selection", figure, f"All candidates on {spec}", caption, {**data, "lines": lines})
 
 
 def _ranked_bars(axes: Axes, shown: Mapping[str, Any], lines: Mapping[str, float]) -> None:
@@ -466,13 +308,13 @@ def _ranked_bars(axes: Axes, shown: Mapping[str, Any], lines: Mapping[str, float
     drawn = axes.bar(x, heights, width=0.78, color=MAJORITY)
     chosen = shown["by_accuracy"]
     drawn[chosen].set(facecolor=GOLD, hatch="xxx", edgecolor=INK, linewidth=0.6)
-    if heights[chosen] == 0:  # such a bar is not seen
+    if heights[chosen] == 0:  # such a bar is invisible
         axes.plot(x[chosen], 0, "X", color=GOLD, markeredgecolor=INK, clip_on=False, zorder=4)
     for i, rank in enumerate(shown["ranks"]):
         star = "★\n" if i == shown["by_wga"] else ""
-        _number(axes, x[i], heights[i], f"{star}{rank}", 6.5, linespacing=0.95)
+        drawing.number(axes, x[i], heights[i], f"{star}{rank}", 6.5, linespacing=0.95)
     for name, value in lines.items():
-        axes.axhline(100 * value, color=_colour(name), linestyle=SELECTED[name], linewidth=1.1)
+        axes.axhline(100 * value, color=drawing.color(name), linestyle=SELECTED[name], linewidth=1.1)
     axes.set_xlim(-0.7, len(x) - 0.3)
     axes.set_xticks(x, shown["labels"], rotation=90 if max(map(len, shown["labels"])) > 5 else 0)
     axes.tick_params(axis="x", length=0, labelsize=6.5)
@@ -489,14 +331,14 @@ def cost(rows: Frame) -> Drawn | None:
             data[method] = {"longest": longest, "search": total / unit if unit else None}
     if len({*COSTS} & {*results.methods(rows)}) < 2 or not data:
         return None
-    figure, axes = _panels(2.2, ncols=2)
+    figure, axes = drawing.panels(2.2, ncols=2)
     left, right = axes[0]
     _costs(left, {name: each["longest"] for name, each in data.items()}, "", " s")
     left.set_title("longest run")
     left.set_ylabel("seconds")
     searched = {name: each["search"] for name, each in data.items() if each["search"] is not None}
     _costs(right, searched, "////", "×")
-    right.set_title("whole search, over TAB's longest run")
+    right.set_title("entire search, relative to TAB's longest run")
     if searched:
         if max(searched.values()) > 10 * min(searched.values()):
             right.set_yscale("log")
@@ -507,17 +349,19 @@ def cost(rows: Frame) -> Drawn | None:
     devices = {str(record.config.get("versions", {}).get("device", "")) for record in rows.record[rows.alike]}
     caption = (
         f"{_made_of(rows)}, {' and '.join(sorted(devices - {''})) or 'device unknown'}. "
-        "Trainings are counted as if no run shared any, as in the paper. There, on "
-        "cMNIST, TAB's longest run took 2.5× ERM's; the searches of MaskTune and JTT 1.14× and 14.8× TAB's "
-        f"longest run.{_unfinished(rows, COSTS)}"
+        "As in the paper, shared trainings count in full for every run. In the "
+        "paper, on cMNIST, TAB's longest run took 2.5× as long as ERM's, and the searches of MaskTune and "
+        f"JTT 1.14× and 14.8× as long as TAB's longest run.{_unfinished(rows, COSTS)}"
     )
-    return _finish("cost", figure, f"What training on {spec} costs", caption, data)
+    return drawing.finish("cost", figure, f"Cost of training on {spec}", caption, data)
 
 
 def _costs(axes: Axes, values: Mapping[str, Any], hatch: str, unit: str) -> None:
     for i, (method, value) in enumerate(values.items()):
-        axes.bar(i, value, width=0.7, color=_colour(method), hatch=hatch, edgecolor="white", linewidth=0)
-        _number(axes, i, value, f"{value:.3g}{unit}")
+        axes.bar(
+            i, value, width=0.7, color=drawing.color(method), hatch=hatch, edgecolor="white", linewidth=0
+        )
+        drawing.number(axes, i, value, f"{value:.3g}{unit}")
     axes.set_xticks(range(len(values)), [title(name).replace(" ", "\n") for name in values])
     axes.tick_params(axis="x", length=0)
     axes.margins(y=0.12)
@@ -534,7 +378,7 @@ def _family(spec: str) -> tuple[str, float | None]:
 
 
 def _sweeps(name: str, runs: Frame, wanted: Sequence[str]) -> dict[str, Frame]:
-    """The selected runs of every task that was run at several p, by name, each with its `p`."""
+    """The selected runs of every task with several p, by name, each with its `p`."""
     shown = results.selected(
         runs[runs.method.isin((*SWEPT[name], "evenhand" if name == "correlation" else ""))]
     )
@@ -548,7 +392,7 @@ def _sweeps(name: str, runs: Frame, wanted: Sequence[str]) -> dict[str, Frame]:
         found = {sweep: own for sweep, own in found.items() if own.p.nunique() > 1}
     if name == "correlation":
         return found
-    variant = SWEPT[name][-1]  # of TAB, without which there is nothing to compare
+    variant = SWEPT[name][-1]  # of TAB, to compare with
     return {sweep: own for sweep, own in found.items() if variant in set(own.method)}
 
 
@@ -559,9 +403,9 @@ def _over_seeds(sweep: Frame, method: str, score: str) -> Frame:
 
 
 def _whiskers(values: Frame) -> npt.NDArray[np.float64]:
-    """From the mean down to the lowest seed and up to the highest, (2, values)."""
+    """The distances from the mean to the lowest and the highest seed, (2, values)."""
     ends = [values["mean"] - values["min"], values["max"] - values["mean"]]
-    return np.array(ends).clip(min=0)  # equal seeds: their mean is rounded
+    return np.array(ends).clip(min=0)  # with equal seeds, rounding of the mean may give negative values
 
 
 def _swept(name: str, runs: Frame, wanted: Sequence[str]) -> Drawn | None:
@@ -580,15 +424,17 @@ def _swept(name: str, runs: Frame, wanted: Sequence[str]) -> Drawn | None:
     parts = [
         f"{sweep}, {count(own.groupby('p').seed.nunique().max(), 'seed')}" for sweep, own in found.items()
     ]
-    caption = f"{'; '.join(parts)}; model {', '.join(models)}. Lines: from the lowest seed to the highest."
-    lost = [words for sweep in found for method in methods if (words := _lost(sweep, found[sweep], method))]
-    caption += f" Seeds with a WGA below {100 * COLLAPSED:g}%: {'; '.join(lost)}." if lost else ""
-    caption += " The steps of p are not to scale." if name == "correlation" else ""
-    return _finish(name, figure, f"{headings[name]}: {' and '.join(found)}", caption, data)
+    caption = f"{'; '.join(parts)}; model {', '.join(models)}. Lines show the range over seeds."
+    collapsed = [
+        words for sweep in found for method in methods if (words := _collapsed(sweep, found[sweep], method))
+    ]
+    caption += f" Seeds with a WGA below {100 * COLLAPSED:g}%: {'; '.join(collapsed)}." if collapsed else ""
+    caption += " The axis of p is not to scale." if name == "correlation" else ""
+    return drawing.finish(name, figure, f"{headings[name]}: {' and '.join(found)}", caption, data)
 
 
-def _lost(sweep: str, own: Frame, method: str) -> str:
-    """Where a method's seeds collapsed, and how many of how many; empty where none did."""
+def _collapsed(sweep: str, own: Frame, method: str) -> str:
+    """The strengths p at which seeds of a method collapsed, with counts; empty if none did."""
     places = []
     for p, wga in own[own.method == method].groupby("p").test_wga:
         if collapsed := int((wga < COLLAPSED).sum()):
@@ -602,7 +448,7 @@ def _legend_above(axes: Axes, handles: list[Any]) -> None:
 
 def _correlation(found: Mapping[str, Frame], methods: Sequence[str]) -> tuple[Figure, dict[str, Frame]]:
     """Mean accuracy and WGA against p."""
-    figure, axes = _panels(2.15 * len(found), nrows=len(found), ncols=3)
+    figure, axes = drawing.panels(2.15 * len(found), nrows=len(found), ncols=3)
     scores = {"accuracy_weighted": "mean accuracy, as in training",
               "accuracy_balanced": "mean accuracy, balanced", "wga": "worst-group accuracy"}  # fmt: skip
     data = {}
@@ -613,25 +459,28 @@ def _correlation(found: Mapping[str, Frame], methods: Sequence[str]) -> tuple[Fi
                 values = data[f"{sweep} {method} {score}"] = _over_seeds(own, method, score)
                 if len(values):
                     panel.errorbar([strengths.index(p) for p in values.index], values["mean"],
-                                   yerr=_whiskers(values), color=_colour(method),
+                                   yerr=_whiskers(values), color=drawing.color(method),
                                    marker=palette.look(method).marker, markersize=3.5, linewidth=1.3,
                                    elinewidth=0.8, capsize=1.5)  # fmt: skip
             panel.set_xticks(range(len(strengths)), [f"{100 * p:g}" for p in strengths])
-            _percent_axis(panel)
+            drawing.percent_axis(panel)
         row[0].set_ylabel(sweep)
     for heading, first, last in zip(scores.values(), axes[0], axes[-1], strict=True):
         first.set_title(heading)
         last.set_xlabel("p, per cent")
-    _legend_above(axes[0, 0], [
-        Line2D([], [], color=_colour(name), marker=palette.look(name).marker, markersize=4, label=title(name))
+    handles = [
+        Line2D([], [], color=drawing.color(name), marker=palette.look(name).marker, markersize=4)
         for name in methods
-    ])  # fmt: skip
+    ]
+    for name, handle in zip(methods, handles, strict=True):
+        handle.set_label(title(name))
+    _legend_above(axes[0, 0], handles)
     return figure, data
 
 
 def _comparison(found: Mapping[str, Frame], methods: Sequence[str]) -> tuple[Figure, dict[str, Frame]]:
     """Accuracy (solid) and WGA (hatched) of TAB, its variant and baselines at every p."""
-    figure, axes = _panels(2.2 * len(found), nrows=len(found), ncols=1)
+    figure, axes = drawing.panels(2.2 * len(found), nrows=len(found), ncols=1)
     data, group = {}, 2 * len(methods) + 2.2
     for panel, (sweep, own) in zip(axes[:, 0], found.items(), strict=True):
         strengths = sorted(set(own.p))
@@ -639,22 +488,20 @@ def _comparison(found: Mapping[str, Frame], methods: Sequence[str]) -> tuple[Fig
             for j, method in enumerate(methods):
                 values = data[f"{sweep} {method} {score}"] = _over_seeds(own, method, score)
                 x = [strengths.index(p) * group + half * (len(methods) + 0.4) + j for p in values.index]
-                panel.bar(x, values["mean"], yerr=_whiskers(values), width=0.9, color=_colour(method),
+                panel.bar(x, values["mean"], yerr=_whiskers(values), width=0.9, color=drawing.color(method),
                           hatch="////" if half else "", edgecolor="white", linewidth=0,
                           error_kw={"elinewidth": 0.8, "ecolor": SOFT})  # fmt: skip
         ticks = [i * group + len(methods) - 0.3 for i in range(len(strengths))]
         panel.set_xticks(ticks, [f"p = {100 * p:g}%" for p in strengths])
         panel.tick_params(axis="x", length=0)
         panel.set_title(sweep)
-        _percent_axis(panel, 0, 100)
-    handles: list[Any] = [Patch(facecolor=_colour(method), label=title(method)) for method in methods]
+        drawing.percent_axis(panel, 0, 100)
+    handles: list[Any] = [Patch(facecolor=drawing.color(method), label=title(method)) for method in methods]
     handles.append(Patch(facecolor=SOFT, label="mean accuracy, balanced"))
     handles.append(Patch(facecolor=SOFT, hatch="////", edgecolor="white", label="WGA"))
     _legend_above(axes[0, 0], handles)
     return figure, data
 
-
-# -- any of them -------------------------------------------------------------------------------------------
 
 OF_ONE_TASK: dict[str, Callable[[Frame], Drawn | None]] = {
     "validation": validation,
@@ -665,7 +512,7 @@ OF_ONE_TASK: dict[str, Callable[[Frame], Drawn | None]] = {
 
 
 def draw(name: str, runs: Frame, wanted: Sequence[str] = ()) -> Drawn:
-    """One of FIGURES, of the `wanted` task, else of the first that can be drawn; sweeps of several or all."""
+    """One of FIGURES, of the `wanted` task or the first possible one; sweeps show several tasks."""
     check_figure(name)
     if name not in SWEPT and len(set(wanted)) > 1:
         raise ValueError(
@@ -673,7 +520,7 @@ def draw(name: str, runs: Frame, wanted: Sequence[str] = ()) -> Drawn:
             f"draw one of each, such as: evenhand figure {name} --task {wanted[0]}"
         )
     known = runs[runs.task.isin(wanted) | runs.spec.isin(wanted)] if wanted else runs
-    with look():
+    with drawing.look():
         if name in SWEPT:
             drawn = _swept(name, runs, wanted)
         else:
@@ -684,13 +531,13 @@ def draw(name: str, runs: Frame, wanted: Sequence[str] = ()) -> Drawn:
         raise nothing_conflicts(name, " and ".join(sorted(set(known.spec))))
     task = wanted[0] if wanted else _example(name, runs)
     raise ValueError(
-        f"there are no runs for the figure {name!r}{f' of {task}' if wanted else ''}; "
+        f"no runs for the figure {name!r}{f' of {task}' if wanted else ''}; "
         f"make them with: evenhand bench {task} --figure {name}"
     )
 
 
 def _example(name: str, runs: Frame) -> str:
-    """A task that the figure can be made of: one of the runs' where there is one."""
+    """A task for which the figure is possible, from the runs if they have one."""
     specs = [spec_of(rows) for rows in by_task(runs) if name not in LEARNED or "groups" in set(rows.over)]
     specs = [spec for spec in specs if name not in SWEPT or base(spec)[1] is not None]
     return specs[0] if specs else "even_odd"

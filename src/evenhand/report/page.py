@@ -1,198 +1,52 @@
 """Pages: one self-contained HTML file about runs, a bench or an audit. It needs no network.
 
-`build` makes the page of runs: an answer, then sections for every task. With more runs than one of each
-method it is the page of a bench, which also holds the tables. `render_audit` makes the page of an audit.
-All numbers come from the results frame, so that pages and tables agree.
+`build` writes the page of runs: the answer, then sections for every task. With more than one run per method
+it is the page of a bench, which includes the tables. `render_audit` makes the page of an audit. All numbers
+come from the results frame, so pages and tables agree.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
-import numpy.typing as npt
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-import evenhand
 from evenhand import tasks
 from evenhand.bench import results
-from evenhand.bench.results import Frame, is_told_groups, title
-from evenhand.core.partition import Partition
-from evenhand.report import palette, samples, story, tables
+from evenhand.bench.results import Frame, reads_groups, title
+from evenhand.report import notes, palette, samples, story, tables
 from evenhand.report.commands import run_command
-from evenhand.report.render import Table, html_section, spread
-from evenhand.report.samples import Indices, Pictures, Rows, Samples, Texts
-from evenhand.report.words import count, duration, listed, percent, points
+from evenhand.report.document import Line, Mark, Spec, document, line_plot, row_plot, spark
+from evenhand.report.findings import MOST_LINES, findings
+from evenhand.report.render import Table, spread
+from evenhand.report.samples import Pictures, Rows, Samples, Texts
+from evenhand.report.words import count, duration, listed, percent
 from evenhand.training.data import Task
 from evenhand.training.record import Record
 from evenhand.training.store import write_bytes
 
-THUMBNAILS = 3_000_000  # bytes, in all galleries of a page; the rest of a page takes well under 2 MB
-MANY = 12  # variants of a task, above which only the selected ones stand side by side
-MOST_LINES = 12  # groups or classes in sight; with a few more than that, all
+THUMBNAILS = 3_000_000  # bytes in all galleries of a page; the rest takes well under 2 MB
+MANY = 12  # variants of a task above which only the selected ones are compared
 MOST_TRAININGS = 12
-LONG_NAME = 24  # characters
-MOST_POINTS = 120  # of one line: more cannot be told apart on a screen
 TABLES = ("1", "2", "selected", "cost")
 
-Floats = npt.NDArray[np.float64]
-Spec = dict[str, Any]  # of a plot, as plot.js reads it
 View = dict[str, Any]  # of a task, as task.html reads it
 TaskLoader = Callable[[Record], Task | None]
-
-
-# -- documents ---------------------------------------------------------------------------------------------
-
-
-@cache
-def environment() -> jinja2.Environment:
-    """The templates. Whatever names from data hold stays text."""
-    made = jinja2.Environment(
-        loader=jinja2.PackageLoader("evenhand.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {"count": count, "percent": percent, "colour": palette.variable, "title": title}
-    made.filters |= {"dotted": dotted, "options": options}
-    made.filters["part"] = lambda table, section: Markup(html_section(table, section))
-    return made
-
-
-def dotted(name: str) -> Markup:
-    """A name that may be broken at its dots where it is long.
-
-    >>> print(dotted("results.eta_parts"), dotted("my_package.methods.balanced_tab"))
-    results.eta_parts my_package.<wbr>methods.<wbr>balanced_tab
-    """
-    return escape(name).replace(".", Markup(".<wbr>")) if len(name) > LONG_NAME else escape(name)
-
-
-def options(command: str) -> Markup:
-    """A command whose options are not broken at their dashes.
-
-    >>> print(options("evenhand run 'a<b' erm --seed 0"))
-    evenhand run &#39;a&lt;b&#39; erm <span class="unbroken">--seed</span> 0
-    """
-    whole = str(escape(command))
-    return Markup(re.sub(r"(?<= )--[a-z-]+", r'<span class="unbroken">\g<0></span>', whole))
-
-
-def document(template: str, *, explore: bool = False, **content: Any) -> str:
-    """A page as text. Its policy lets nothing be fetched, and only this script and style count."""
-    files = resources.files("evenhand.report") / "templates"
-    style = palette.css() + (files / "page.css").read_text(encoding="utf-8")
-    scripts = ["plot.js", "page.js", *(["explore.js"] if explore else [])]
-    parts = "".join((files / name).read_text(encoding="utf-8") for name in scripts)
-    script = f'"use strict";\n(() => {{\n{parts}}})();\n'
-    digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (style, script)]
-    policy = (
-        "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"style-src 'sha256-{digests[0]}'; script-src 'sha256-{digests[1]}'"
-    )
-    shared = {"style": Markup(style), "script": Markup(script), "policy": policy}
-    made = environment().get_template(template)
-    return made.render(**shared, version=evenhand.__version__, empty_plot=row_plot([]), **content)
-
-
-# -- plots and lines ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Mark:
-    """An accuracy in a chart and in a cell."""
-
-    value: float
-    low: float  # of its interval, or of the range over seeds
-    high: float
-    colour: str  # a variable of the palette
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a table of accuracies: a mark, or None, for each model or method."""
-
-    name: str
-    note: str
-    count: str
-    marks: tuple[Mark | None, ...]
-
-    @property
-    def change(self) -> str:
-        """From the first to the second of two."""
-        first, second = self.marks
-        return points(second.value - first.value).removesuffix(" points") if first and second else "–"
-
-    @property
-    def plot(self) -> Spec:
-        return row_plot(self.marks)
-
-
-def row_plot(marks: Sequence[Mark | None], others: Sequence[float] = (), *, one_row: bool = False) -> Spec:
-    """Accuracies in a cell of a table, one below the other or in one row; `others` are pale rings."""
-    pale = {"row": 0, "colour": "soft", "x": [round(v, 4) for v in others], "mark": "ring", "size": 3}
-    series = [{**pale, "width": 1, "alpha": 0.5}] if others else []
-    for row, mark in enumerate(marks):
-        if mark is not None:
-            x, low, high = ([round(value, 4)] for value in (mark.value, mark.low, mark.high))
-            kind = "disc" if mark.colour == palette.variable(palette.BASELINE) else "dot"
-            look = {"row": 0 if one_row else row, "colour": mark.colour, "mark": kind, "x": x}
-            series.append(look | ({"low": low, "high": high} if low != high else {}))
-    return {"x": {"scale": "share", "low": 0, "high": 1}, "series": series}
-
-
-def line_plot(heading: str, epochs: npt.ArrayLike, series: dict[str, tuple[str, Any]], scale: str) -> Spec:
-    """Lines over epochs: label -> (colour, values), or (colour, (low, middle, high)) for a line in a band."""
-    x = np.asarray(epochs)
-    kept = _thinned(len(x))
-    lines = []
-    for label, (colour, values) in series.items():
-        rows = np.atleast_2d(np.asarray(values, np.float64))[:, kept]
-        low, middle, high = (_rounded(row) for row in (rows[0], rows[len(rows) // 2], rows[-1]))
-        band = {"low": low, "high": high} if len(rows) == 3 else {}
-        lines.append(
-            {"label": label, "colour": colour, "x": x[kept].tolist(), "y": middle, "joined": 1} | band
-        )
-    axis = {"scale": "linear", "whole": True, "label": "epoch"}
-    return {"title": heading, "x": axis, "y": {"scale": scale}, "series": lines}
-
-
-def spark(colour: str, values: Sequence[float]) -> Spec:
-    """A small line without axes."""
-    kept = _thinned(len(values), 40)
-    line = {"colour": colour, "x": kept.tolist(), "y": _rounded(np.asarray(values, np.float64)[kept])}
-    series = [line | {"width": 1.5, "joined": 1}]
-    return {"bare": True, "x": {"scale": "linear"}, "y": {"scale": "log"}, "series": series}
-
-
-def _thinned(num_epochs: int, most: int = MOST_POINTS) -> Indices:
-    """Which epochs a line is drawn through: all, or evenly picked ones with the first and the last."""
-    return np.unique(np.linspace(0, num_epochs - 1, min(num_epochs, most)).round().astype(np.int64))
-
-
-def _rounded(values: Floats) -> list[float | None]:
-    return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]  # JSON has no NaN
 
 
 # -- the page of runs --------------------------------------------------------------------------------------
 
 
 def task_loader(root: Path | None = None, trust: Collection[str] = ()) -> TaskLoader:
-    """Gives the task that a run was trained on, or None when its data are not there.
+    """A function that loads the task of a record, or returns None if its data are missing.
 
-    `root` is the folder that holds the datasets, as for `tasks.load`. A record may be a stranger's, so a task
-    that is not one of ours is loaded only if `trust` names its module.
+    `root` is the folder of the datasets, as for `tasks.load`. Records may come from strangers, so a task
+    that is not built in is loaded only if `trust` names its module.
     """
 
     def load(record: Record) -> Task | None:
@@ -209,17 +63,17 @@ def task_loader(root: Path | None = None, trust: Collection[str] = ()) -> TaskLo
 
 
 def build(records: Sequence[Record], out: Path, *, load_task: TaskLoader | None = None) -> Path:
-    """Write the page of these runs; the file is whole or absent.
+    """Write the page of these runs. The file is written atomically.
 
-    `load_task` gives a run's task, so that the page can show its samples, or None where it cannot; by
-    default tasks are loaded by their names.
+    `load_task` returns a run's task, whose samples the page shows, or None. By default tasks are loaded by
+    their names.
     """
     write_bytes(Path(out), render(records, load_task=load_task or task_loader()).encode("utf-8", "replace"))
     return Path(out)
 
 
 def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
-    """The page of runs as text."""
+    """The page of runs as HTML."""
     if not records:
         raise ValueError("a report needs at least one finished run, got none; run `evenhand demo` first")
     unique = {record.path.resolve(): record for record in sorted(records, key=lambda each: str(each.path))}
@@ -244,13 +98,13 @@ def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
 
 
 def _tables(runs: Frame) -> list[Table]:
-    failed = tables.failures(sorted({path.parents[2] for path in runs.path}))
+    failed = notes.failures(sorted({path.parents[2] for path in runs.path}))
     made = [tables.make(name, runs, failed=failed) for name in TABLES]
-    return [table for table in made if any(section.rows for section in table.sections)]
+    return [table for table in made if not table.frame.empty]
 
 
 def view(rows: Frame, name: str, heading: str, load_task: TaskLoader, budget: int) -> View:
-    """What the page shows of one task; `budget` is in bytes, for all thumbnails."""
+    """The content of a task's sections. `budget` is the size in bytes of all thumbnails."""
     chosen = results.selected(rows, every_method=True)
     variants = rows.drop_duplicates(["method", "variant", "seed"])
     many = len(variants.groupby(["method", "variant"])) > MANY
@@ -268,7 +122,7 @@ def view(rows: Frame, name: str, heading: str, load_task: TaskLoader, budget: in
         "over": "class" if set(rows.over) == {"classes"} else "group",
         "scored_on": rows.record.iloc[0].config.get("scored_on", "test"),
         "whiskers": "the range over seeds" if several else "95% intervals",
-        "privileged": listed([title(method) for method in methods if is_told_groups(method)]),
+        "privileged": listed([title(method) for method in methods if reads_groups(method)]),
         "columns": methods,  # of the charts
         "strip": row_plot([_mark(own, alone=True) for _, own in _by_method(chosen)], one_row=True),
         "story": story.tell(chosen, found),
@@ -308,7 +162,7 @@ def _preferred(chosen: Frame) -> Iterator[Record]:
 
 
 def _labelled(shown: Frame, rows: Frame, settings: str) -> Frame:
-    """The runs with a label: their settings where their method was run with several."""
+    """The runs with a label: their settings if their method was run with several."""
     several = rows.groupby("method").variant.nunique()
     labels = [
         value if several[method] > 1 else ""
@@ -318,31 +172,30 @@ def _labelled(shown: Frame, rows: Frame, settings: str) -> Frame:
 
 
 def _task(record: Record, load_task: TaskLoader) -> tuple[Task | None, str]:
-    """The record's task, only if its data are those that the run saw: else the samples would be others."""
+    """The record's task, and why its samples are not shown if they are not those of the run."""
     task = load_task(record)
     if task is None and "." in (name := str(record.config.get("spec", "")).partition(":")[0]):
         return (
             None,
-            f"The task {name} is not part of evenhand, so no samples are shown; --trust {name} loads it.",
+            f"No samples are shown because the task {name} is not part of evenhand; --trust {name} loads it.",
         )
     if task is None:
-        return None, "The data are not on the machine that made this page, so no samples are shown."
+        return None, "No samples are shown because the data were not available when this page was made."
     parts = record.partition
     same_data = task.checksum == record.config.get("data", "")
     if not same_data or (parts is not None and len(parts.labels) != len(task.train)):
-        return None, "The data have changed since these runs, so no samples are shown."
+        return None, "No samples are shown because the data have changed since these runs."
     return task, ""
 
 
 def _failed(rows: Frame) -> list[str]:
-    """The task's runs that ended with an error, in the folders of the others."""
-    found = tables.failures(sorted({record.path.parents[2] for record in rows.record}))
-    own = [each for each in found if each.task == rows.task.iloc[0]]
-    return [f"{each.method}/{each.folder}: {each.error}" for each in own]
+    """The task's failed runs, from the same folders of runs."""
+    found = notes.failures(sorted({path.parents[2] for path in rows.path}))
+    return [str(each) for each in found if each.task == rows.task.iloc[0]]
 
 
 def _overview(views: Sequence[View]) -> tuple[str, list[str]]:
-    """Who leads on how many of several tasks: a headline and a sentence."""
+    """A headline and sentences about which method leads on how many tasks."""
     leads = [view["story"] for view in views if view["story"].leader]
     if not leads:
         return f"Runs on {len(views)} tasks", []
@@ -363,14 +216,14 @@ def _overview(views: Sequence[View]) -> tuple[str, list[str]]:
 
 
 def _mark(own: Frame, *, alone: bool = False) -> Mark:
-    """The worst group of a method, with the range over its seeds, or the 95% interval of one, or `alone`."""
+    """A method's worst-group accuracy, with its range over seeds or the 95% interval of a single seed."""
     low, high = (own.test_low, own.test_high) if len(own) == 1 else (own.test_wga, own.test_wga)
     value, colour = float(own.test_wga.mean()), palette.variable(str(own.method.iloc[0]))
     return Mark(value, value if alone else float(low.min()), value if alone else float(high.max()), colour)
 
 
 def _method(own: Frame, rows: Frame) -> dict[str, Any]:
-    """A variant of a method in the comparison: its scores over seeds."""
+    """One row of the comparison: a method's variant with its scores over seeds."""
     method = str(own.method.iloc[0])
     names = list(dict.fromkeys(own.worst_group))
     low, high = results.interval(own) if len(own) > 1 else (own.test_low.iloc[0], own.test_high.iloc[0])
@@ -381,7 +234,7 @@ def _method(own: Frame, rows: Frame) -> dict[str, Any]:
     return {
         "method": method,
         "label": own.label.iloc[0],
-        "told_groups": is_told_groups(method),
+        "reads_groups": reads_groups(method),
         "plot": row_plot([_mark(own)], candidates if len(candidates) > 1 else ()),
         "worst": spread(own.test_wga),
         "interval": f"{percent(low)} to {percent(high)}{seeds}",
@@ -396,7 +249,7 @@ def _method(own: Frame, rows: Frame) -> dict[str, Any]:
 
 
 def _groups(chosen: Frame, methods: Sequence[str]) -> list[Line]:
-    """Every group's accuracy under each method's selected variant, the worst ones first."""
+    """The accuracy of every group with each method's selected variant, the worst groups first."""
     lines = []
     for group, own in results.groups(chosen).groupby("group", sort=False):
         marks: list[Mark | None] = []
@@ -412,7 +265,7 @@ def _groups(chosen: Frame, methods: Sequence[str]) -> list[Line]:
 
 
 def _learned(chosen: Frame) -> list[Spec]:
-    """How samples that follow the shortcut and samples that break it are learned, where that was recorded."""
+    """The learning curves of aligned and conflicting samples, if they were recorded."""
     kinds = {"aligned": "majority", "conflicting": "minority"}
     known = (record.dynamics for record in _preferred(chosen) if record.dynamics)
     stage = next((stage for dynamics in known for stage in dynamics.get("stages", {}).values()), None)
@@ -431,7 +284,7 @@ def _learned(chosen: Frame) -> list[Spec]:
 
 
 def _trainings(rows: Frame) -> tuple[list[dict[str, Any]], int]:
-    """The learning curves of trainings, each once however many runs share it, and how many are left out."""
+    """The learning curves of trainings, each once even if runs share it, and how many are not shown."""
     uses: dict[str, list[tuple[Record, str, str]]] = {}
     for _, own in _by_method(rows):
         for row in own.itertuples():
@@ -470,7 +323,7 @@ def _epochs(record: Record, stage: str) -> list[dict[str, Any]]:
     try:
         return record.epochs(stage)
     except FileNotFoundError:
-        return []  # packed records may come without their trainings
+        return []  # packed records may lack their trainings
 
 
 def _stage_seconds(record: Record, stage: str) -> str:
@@ -481,7 +334,7 @@ def _stage_seconds(record: Record, stage: str) -> str:
 
 
 def _runs(own: Frame, task: Task | None) -> dict[str, Any]:
-    """All runs of a method and how to repeat them, with the settings that are common to them said once."""
+    """All runs of a method with the commands that repeat them; their common settings are listed once."""
     every = [_settings(record) for record in own.record]
     common = {k: v for k, v in every[0].items() if all(k in each and each[k] == v for each in every)}
     done = []
@@ -511,135 +364,27 @@ def _settings(record: Record) -> dict[str, Any]:
     return {**recipe, **config.get("hyperparameters", {}), **record.made_with, **config.get("versions", {})}
 
 
-# -- what a method found -----------------------------------------------------------------------------------
-
-
-def findings(record: Record, chosen: Frame, task: Task | None, budget: int) -> dict[str, Any]:
-    """The partition of a run, class by class; `chosen` has the method's runs with other seeds."""
-    parts = record.partition
-    assert parts is not None
-    labels = parts.classes.tolist()
-    scored = [str(part["name"]) for part in record.metrics["test"]["classes"]]
-    names = scored if len(scored) == len(labels) else [f"class {label}" for label in labels]
-    if task is not None:
-        names = [task.class_names[int(label)] for label in labels]
-    order = [int(i) for i in np.argsort(-parts.separation, kind="stable") if parts.sizes[i, 1] > 0]
-    own = chosen[(chosen.method == record.method) & (chosen.seed != record.seed)]
-    others = [(run.seed, run.partition) for run in own.record if run.partition is not None]
-    losses = _histories(record, len(parts.labels))
-    budget //= max(1, len(order[:MOST_LINES]))
-    classes = [
-        _class(parts, i, names[i], losses, task if place < MOST_LINES else None, others, budget)
-        for place, i in enumerate(order)
-    ]
-    unsplit = [(i, label) for i, label in enumerate(labels) if parts.sizes[i, 1] == 0]
-    return {
-        "method": title(record.method),
-        "seed": record.seed if len(own) else None,
-        "classes": classes,  # the most clearly separated first
-        "unsplit": [f"{names[i]} ({parts.unsplit.get(label, 'no minority')})" for i, label in unsplit],
-        "scored": task is not None and task.train.group is not None and len(task.conflicting) > 0,
-        "strength": parts.strength,  # of rebalancing; below 1, minorities are repeated less than to equality
-    }
-
-
-def _class(
-    parts: Partition,
-    position: int,
-    name: str,
-    losses: npt.NDArray[Any] | None,
-    task: Task | None,
-    others: Sequence[tuple[int, Partition]],
-    budget: int,
-) -> dict[str, Any]:
-    """One class: the loss histories and samples of its two parts, and how they compare with true groups."""
-    own = parts.labels == parts.classes[position]
-    majority, minority = np.flatnonzero(own & ~parts.minority), np.flatnonzero(own & parts.minority)
-    shown = None if task is None else samples.gallery(task, parts, majority, minority, name, budget)
-    plot, earlier, again = None, False, ""
-    if losses is not None:
-        members = {"majority": losses[majority], "minority": losses[minority]}
-        bands = {kind: (kind, np.quantile(each, [0.1, 0.5, 0.9], axis=0)) for kind, each in members.items()}
-        plot = line_plot(f"Loss of the class {name}", np.arange(1, losses.shape[1] + 1), bands, "log")
-        traced = [] if shown is None else [each.index for each in (*shown.minority, *shown.majority)]
-        kept = _thinned(losses.shape[1])
-        plot["samples"] = [_rounded(np.asarray(losses[index], np.float64)[kept]) for index in traced]
-        earlier = bool(members["minority"].mean() < members["majority"].mean())
-    known = [(seed, other) for seed, other in others if len(other.minority) > minority.max(initial=-1)]
-    if known:
-        share = float(np.mean([other.minority[minority].mean() for _, other in known]))
-        seeds = listed([str(seed) for seed, _ in known])
-        again = f"{percent(share, 0)} of them are set apart with seed {seeds} too."
-    truth, groups = _truth(task, majority, minority, name)
-    return {
-        "name": name,
-        "majority": len(majority),
-        "minority": len(minority),
-        "repeated": int(parts.repeated_sizes[position]),  # the size to which the minority was repeated
-        "separation": float(parts.separation[position]),
-        "plot": plot,
-        "gallery": shown,
-        "truth": truth,
-        "groups": groups,
-        "earlier": earlier,  # the smaller part has the lower losses: it is learned first, not late
-        "again": again,
-    }
-
-
-def _histories(record: Record, num_samples: int) -> npt.NDArray[Any] | None:
-    """The (samples, epochs) loss histories that the partition was made from, if they were kept."""
-    for stage in sorted(record.config["stages"], key=lambda name: (name != "erm", name)):
-        losses = record.losses(stage)
-        if losses is not None and losses.shape[0] == num_samples and losses.shape[1] > 0:
-            return losses
-    return None
-
-
-def _truth(
-    task: Task | None, majority: Indices, minority: Indices, class_name: str
-) -> tuple[str, list[tuple[str, int, int]]]:
-    """A sentence on the true groups, and (group, number in the minority, number in the class)."""
-    if task is None or task.train.group is None or not task.group_names:
-        return "", []
-    group = task.train.group.numpy()
-    inside, everywhere = (
-        np.bincount(group[members], minlength=len(task.group_names))
-        for members in (minority, np.concatenate([majority, minority]))
-    )
-    present = sorted(np.flatnonzero(everywhere), key=lambda g: (-inside[g], -everywhere[g]))[:6]
-    groups = [
-        (samples.short(task.group_names[g], class_name), int(inside[g]), int(everywhere[g])) for g in present
-    ]
-    if not task.conflicting:
-        return "", groups
-    hits, total = (int(counts[sorted(task.conflicting)].sum()) for counts in (inside, everywhere))
-    return (
-        f"{hits:,} of these {len(minority):,} are bias-conflicting; the class has {total:,} of them in all.",
-        groups,
-    )
-
-
 # -- the page of an audit ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """How strong the evidence is that one class hides a minority, and what to do about it."""
+    """The strength of the evidence that a class contains a minority, and the advice."""
 
     strength: float  # 0 to 1
     words: str  # such as "strong"
     advice: str  # such as "Retrain on the balanced set."
-    threshold: float | None = None  # the strength that a class without a minority hardly ever reaches
-    nothing: float = 0.0  # the strength that a class without a minority has anyhow; the meter begins there
+    threshold: float | None = None  # a strength that a class without a minority rarely reaches
+    nothing: float = 0.0  # the typical strength without a minority, where the meter starts
 
     def meter(self, value: float) -> float:
-        """Where a strength stands on the meter, 0 to 1."""
+        """The position of a strength on the meter, 0 to 1."""
         return max(0.0, (value - self.nothing) / (1 - self.nothing))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One accuracy of both models, such as that of the worst class; None where it could not be measured."""
+    """One accuracy of both models, such as that of the worst class; None if it was not measured."""
 
     name: str
     baseline: float | None
@@ -664,7 +409,7 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """One audit as the page presents it, the answer first."""
+    """The content of an audit's page."""
 
     title: str  # what was audited
     headline: str  # the answer in one sentence
@@ -673,10 +418,10 @@ class Audit:
     verdicts: Sequence[Verdict]  # one per class
     lede: Sequence[str] = ()  # further sentences below the headline
     shared: Sequence[Shared] = ()  # what late samples share, the most telling first
-    scores: Sequence[Score] = ()  # the most important first; up to three stand beside the headline
+    scores: Sequence[Score] = ()  # the most important first; up to three appear beside the headline
     recommendation: str = ""  # which model to ship, and why
-    ship: str = ""  # "baseline", "balanced", or empty where the page cannot tell
-    groups: Sequence[Score] = ()  # true groups, for scoring only
+    ship: str = ""  # "baseline", "balanced", or empty if unknown
+    groups: Sequence[Score] = ()  # true groups, used only for scoring
     facts: Sequence[tuple[str, str]] = ()  # name and value: data, model, epochs, versions
     baseline_name: str = "as collected"
     balanced_name: str = "balanced"
@@ -684,7 +429,7 @@ class Audit:
 
 
 def render_audit(audit: Audit) -> str:
-    """The page of an audit as text."""
+    """The page of an audit as HTML."""
     check(audit)
     facts = {
         "title": audit.title,
@@ -704,7 +449,7 @@ def render_audit(audit: Audit) -> str:
         for i, (name, verdict) in enumerate(zip(audit.class_names, audit.verdicts, strict=True))
     ]
     groups = list(audit.groups)
-    if len(groups) > MOST_LINES:  # first those with a note, which stand for several, then the worst
+    if len(groups) > MOST_LINES:  # those with a note represent several groups and come first, then the worst
         groups.sort(key=lambda score: (not score.note, 1.0 if score.baseline is None else score.baseline))
     return document(
         "audit.html",
@@ -732,11 +477,11 @@ def _line(score: Score) -> Line:
 
 
 def check(audit: Audit) -> None:
-    """Raise ValueError when the parts of an audit do not fit each other."""
+    """Raise ValueError if the parts of an audit are inconsistent."""
     own, num_classes = audit.samples, len(audit.class_names)
     n = len(own.ids)
     if n == 0:
-        raise ValueError("an audit must hold at least one sample, got none; there is nothing to explore")
+        raise ValueError("an audit must contain at least one sample, got none")
     if np.ndim(own.curves) != 2 or len(own.curves) != n or np.shape(own.curves)[1] == 0:
         shape = np.shape(own.curves)
         raise ValueError(f"curves must have the shape ({n}, epochs) for {n} ids, got {shape}")

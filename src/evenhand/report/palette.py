@@ -1,4 +1,4 @@
-"""Palette: the colours of pages and figures. A method has the same colour everywhere."""
+"""Palette: the colors of pages and figures. A method has the same color everywhere."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 
 class Look(NamedTuple):
-    """How a method is drawn. Colours differ in lightness too, and figures add a marker for every reader."""
+    """How a method is drawn. Colors also differ in lightness, and figures add a marker."""
 
     light: str  # on white, in figures and on pages
     dark: str  # on pages with a dark background
     marker: str = "h"  # of matplotlib
 
 
-BASELINE = "erm"  # what other methods are compared with
-FEATURED = ("evenhand", "tab")  # whose minorities a page shows first
+BASELINE = "erm"  # with which other methods are compared
+FEATURED = ("evenhand", "tab")  # methods whose minorities a page prefers to show
 METHODS = {
     "erm": Look("#5b6770", "#a3aeb7", "o"),
     "evenhand": Look("#00665c", "#4cc2b1", "*"),
@@ -28,7 +28,7 @@ METHODS = {
     "jtt": Look("#a8326b", "#ef86b4", "<"),
     "masktune": Look("#2b7a9e", "#6fc0e6", ">"),
 }
-# A method that is not listed gets one of these by its name, so that it too has one colour everywhere.
+# Other methods get one of these, determined by their names.
 OTHERS = (
     Look("#8d5a34", "#d3a27c"),
     Look("#9a4a4a", "#eb9a9a"),
@@ -69,7 +69,7 @@ def look(method: str) -> Look:
 
 
 def variable(method: str) -> str:
-    """The CSS variable of a method's colour, without its dashes.
+    """The CSS variable of a method's color, without its dashes.
 
     >>> variable("tab"), variable("mine.method").startswith("other-")
     ('method-tab', True)
@@ -78,7 +78,7 @@ def variable(method: str) -> str:
 
 
 def css() -> str:
-    """The colours of both themes as CSS variables. The system chooses a theme until the reader does."""
+    """The colors of both themes as CSS variables. The system determines the theme until the reader does."""
     light, dark = (
         "".join(f"--{name}:{value};" for name, value in [*THEMES[theme].items(), *_methods(theme)])
         for theme in ("light", "dark")

@@ -1,4 +1,4 @@
-"""The paper's published numbers, so that ours can stand beside them; fractions where they are accuracies."""
+"""Paper: the paper's published numbers; accuracies are fractions."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from evenhand.core.metrics import Mean
 
 METHODS = ("gdro", "erm", "lff", "jtt", "masktune", "tab")  # in the order of its Table 1
 TASKS = ("even_odd", "cmnist", "waterbirds", "celeba", "bar", "cub")
-SAME = {"palette", "size", "fraction"}  # options under which a task is still compared, with a note
+SAME = {"palette", "size", "fraction"}  # options with which a task is still compared, with a note
 
 
 @cache
 def numbers() -> dict[str, Any]:
-    """All of it, as in paper.json."""
+    """The content of paper.json."""
     file = resources.files("evenhand.report") / "paper.json"
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return content
 
 
 def counterpart(spec: str) -> tuple[str | None, str]:
-    """The paper's task that a task is compared with, and how the two differ.
+    """The paper's task with which a task is compared, and how the two differ.
 
     >>> counterpart("cmnist:palette=hues")
-    ('cmnist', 'palette=hues, which the paper does not name')
+    ('cmnist', 'palette=hues, which the paper does not mention')
     >>> counterpart("even_odd:p=0.5")
     (None, '')
     """
@@ -35,7 +35,7 @@ def counterpart(spec: str) -> tuple[str | None, str]:
     if name not in TASKS or options.keys() - SAME:
         return None, ""
     given = ", ".join(f"{key}={value}" for key, value in options.items())
-    return name, f"{given}, which the paper does not name" if given else ""
+    return name, f"{given}, which the paper does not mention" if given else ""
 
 
 def score(name: str, method: str, task: str | None) -> Mean | None:

@@ -1,7 +1,7 @@
 """Render: one table for a terminal, as Markdown, CSV, LaTeX, JSON or HTML.
 
-A Table is made of values: numbers, texts, `Mean`s over seeds, intervals, settings. Its columns say how a
-person reads them; a machine gets the values.
+A Table holds DataFrames of values: numbers, texts, `Mean`s over seeds, intervals, settings. Its columns
+format them for people; machine-readable formats contain the values.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from evenhand.bench.grid import named
 from evenhand.core.metrics import Mean
@@ -28,10 +29,10 @@ LATEX = {
     "–": "--", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "λ": r"$\lambda$",
     "Δ": r"$\Delta$", "−": r"$-$", "≤": r"$\leq$",
 }  # fmt: skip
-Row = Mapping[str, Any]  # column -> value; what is not there is empty
+Row = Mapping[str, Any]  # column -> value; missing ones are empty
 
 
-# -- how values are written --------------------------------------------------------------------------------
+# -- formats of values -------------------------------------------------------------------------------------
 
 
 def percents(value: Mean | float, digits: int = 1, unit: int = 100) -> str:
@@ -43,11 +44,11 @@ def percents(value: Mean | float, digits: int = 1, unit: int = 100) -> str:
     if not isinstance(value, Mean):
         return f"{unit * value:.{digits}f}"
     spread = f" ± {unit * value.deviation:.{digits}f}" if len(value.per_seed) != 1 else ""
-    return f"{unit * value.mean:.{digits}f}{spread}"  # the paper's come without their seeds
+    return f"{unit * value.mean:.{digits}f}{spread}"  # the paper's means have no per-seed values
 
 
 def spread(values: Sequence[float]) -> str:
-    """Fractions as their mean, with the deviation where there are several; a dash where there are none.
+    """The mean of fractions, with the deviation if there are several; a dash if there are none.
 
     >>> spread([0.5]), spread([0.5, 0.7]), spread([])
     ('50.0%', '60.0 ± 10.0%', '–')
@@ -66,7 +67,7 @@ def interval(bounds: tuple[float, float], form: str = ".1f") -> str:
 
 
 def plain(value: Any) -> str:
-    """A number or a text as it is."""
+    """A number or a text without further formatting."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -75,37 +76,44 @@ def plain(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column; on a terminal and on a page it stands `below` another one, in a line of its own `label`."""
+    """A column; terminals and pages show it `below` another one, on a line with its `label`."""
 
     name: str
     write: Callable[[Any], str] = plain
     below: str = ""
     label: str = ""
     words: bool = False  # flush left
-    best: Literal["", "highest", "lowest"] = ""  # which value of a section is marked
+    best: Literal["", "highest", "lowest"] = ""  # which value of a section is highlighted
 
 
 class Cell(NamedTuple):
-    """What a machine reads and what a person reads; without a value, None and an empty text."""
+    """A value and its text; None and an empty text if the value is missing."""
 
     value: Any
     text: str
     best: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Section:
-    """Rows that belong together, such as those of one task, with what must be said of them."""
+    """A DataFrame of values, such as those of one task, with notes."""
 
     name: str
-    rows: Sequence[Row]
+    frame: pd.DataFrame
     notes: Sequence[str] = ()
-    unranked: Sequence[str] = ()  # the first cells of rows that are never marked as the best
+    unranked: Sequence[str] = ()  # first cells of rows that are never highlighted as the best
 
 
-@dataclass(frozen=True)
+def section(
+    name: str, rows: Sequence[Row], notes: Sequence[str] = (), unranked: Sequence[str] = ()
+) -> Section:
+    """A section of rows; integers stay integers beside missing values."""
+    return Section(name, pd.DataFrame(rows, dtype=object), notes, unranked)
+
+
+@dataclass(frozen=True, eq=False)
 class Table:
-    """One table in one or more sections, all with the same columns."""
+    """A title, the formats of columns, and one or more sections of values with these columns."""
 
     name: str
     title: str
@@ -113,9 +121,15 @@ class Table:
     sections: Sequence[Section]
     notes: Sequence[str] = field(default_factory=list)
 
+    @property
+    def frame(self) -> pd.DataFrame:
+        """All values, indexed by section and row."""
+        return pd.concat({each.name: each.frame for each in self.sections}, names=["section", "row"])
+
     def cells(self, section: Section) -> list[list[Cell]]:
-        """The section's cells, the best of each column marked."""
-        rows = [[_cell(row.get(column.name), column) for column in self.columns] for row in section.rows]
+        """The section's cells, with the best of each column marked."""
+        records = section.frame.to_dict("records")
+        rows = [[_cell(row.get(column.name), column) for column in self.columns] for row in records]
         ranked = [row for row in rows if row[0].text not in section.unranked]
         for position, column in enumerate(self.columns):
             if column.best:
@@ -123,16 +137,13 @@ class Table:
         return rows
 
     def cell(self, section: str, row: str, column: str) -> Cell:
-        """The cell of a row, which is named by its first cell."""
+        """The cell of a column in the row with this first cell."""
         position = [each.name for each in self.columns].index(column)
         rows = next(self.cells(each) for each in self.sections if each.name == section)
         return next(cells[position] for cells in rows if cells[0].text == row)
 
     def stacks(self) -> list[tuple[int, list[int]]]:
-        """Where width counts: the columns that head a stack, each with those that stand below it.
-
-        Columns without any content are left out.
-        """
+        """The columns that head a stack, each with the columns below it. Empty columns are omitted."""
         rows = [row for section in self.sections for row in self.cells(section)]
         kept = [i for i in range(len(self.columns)) if not rows or any(row[i].text for row in rows)]
         names = {self.columns[i].name for i in kept}
@@ -140,14 +151,19 @@ class Table:
         return [(i, [j for j in kept if self.columns[j].below == self.columns[i].name]) for i in heads]
 
     def label(self, column: int) -> str:
-        """What the line of a column that stands below another is called: "WGA, paper" is "paper"."""
+        """The label of a column below another: "paper" for "WGA, paper"."""
         own = self.columns[column]
         return own.label or own.name.removeprefix(f"{own.below}, ")
 
 
 def _cell(value: Any, column: Column) -> Cell:
     number = value.mean if isinstance(value, Mean) else value
-    if value in (None, "", {}) or (isinstance(number, float) and not math.isfinite(number)):
+    if (
+        value is None
+        or value == ""
+        or value == {}
+        or (isinstance(number, float) and not math.isfinite(number))
+    ):
         return Cell(None, "")
     return Cell(_machine(value), clean(column.write(value)))
 
@@ -165,27 +181,27 @@ def _machine(value: Any) -> Any:
 
 
 def clean(text: str) -> str:
-    """A text on one line; names come from data, so whatever steers a terminal is taken out."""
+    """A text on one line, without control characters, since names come from data."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _mark_best(rows: Sequence[list[Cell]], column: int, best: Callable[[list[float]], float]) -> None:
-    """Mark the best cell of a column in place, and all that equal it as shown."""
+    """Mark the best cell of a column in place, and all cells with the same displayed value."""
     shown = [row for row in rows if row[column].text]
     values = [row[column].value for row in shown]
     numbers = [float(value["mean"] if isinstance(value, dict) else value) for value in values]
     heads = [row[column].text.partition(" ±")[0] for row in shown]
-    if len(set(heads)) > 1:  # else all are alike, so none is best
+    if len(set(heads)) > 1:  # with equal values none is best
         target = heads[numbers.index(best(numbers))]
         for row, head in zip(shown, heads, strict=True):
             row[column] = row[column]._replace(best=head == target)
 
 
-# -- forms -------------------------------------------------------------------------------------------------
+# -- output formats ----------------------------------------------------------------------------------------
 
 
 def markdown(table: Table) -> str:
-    """Tables under headings, the best bold, notes below."""
+    """Tables under headings, with the best values in bold and notes below."""
     kept = _kept(table)
     columns = [table.columns[i] for i in kept]
     lines = [f"# {_md(table.title)}", ""]
@@ -202,7 +218,7 @@ def markdown(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """One header and plain numbers: a mean and its deviation, or the ends of an interval, in two columns."""
+    """One header and plain numbers. A mean and its deviation, or an interval, take two columns."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     sections = [(section, table.cells(section)) for section in table.sections]
@@ -219,7 +235,7 @@ def comma_separated(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """One tabular (booktabs) for each section, the best in bold, notes as comments."""
+    """One booktabs tabular per section, with the best values in bold and notes as comments."""
     kept = _kept(table)
     columns = [table.columns[i] for i in kept]
     lines = [f"% {_comment(table.title)}; needs \\usepackage{{booktabs}}"]
@@ -237,7 +253,7 @@ def latex(table: Table) -> str:
 
 
 def as_json(table: Table) -> str:
-    """Everything: fractions between 0 and 1, every seed's value, which cell is the best, the notes."""
+    """All values, with fractions between 0 and 1 and per-seed values; the best columns of each row; notes."""
     names = [column.name for column in table.columns]
     sections = [
         {
@@ -258,7 +274,7 @@ def as_json(table: Table) -> str:
 
 
 def html(table: Table) -> str:
-    """One table element for each section, notes below; what stands below a number has its label."""
+    """One table element per section, with notes below."""
     parts = [f"<h1>{markup.escape(table.title)}</h1>"]
     for section in table.sections:
         parts += [f"<h2>{markup.escape(clean(section.name))}</h2>"] if section.name else []
@@ -267,7 +283,7 @@ def html(table: Table) -> str:
 
 
 def html_section(table: Table, section: Section) -> str:
-    """The table element of one section; everything in it is escaped."""
+    """The table element of one section. All content is escaped."""
     stacks = table.stacks()
     lines = ['<table class="results">', "<thead><tr>"]
     lines += [
@@ -293,9 +309,9 @@ def html_section(table: Table, section: Section) -> str:
 
 
 def terminal(table: Table, width: int) -> Iterator[Any]:
-    """What rich prints: no word is broken, and what stands below a number is a line with its label.
+    """Renderables for rich that break no word. Columns below another are lines with labels.
 
-    Where the words of all columns do not fit beside each other, each row is a list of names and values.
+    If the longest words of all columns do not fit side by side, each row becomes a list of names and values.
     """
     from rich.text import Text
 
@@ -320,7 +336,7 @@ def _grid(table: Table, section: Section, width: int) -> Any:
         labels = dict.fromkeys(table.label(j) for _, under in stacks for j in under if row[j].text)
         for label in labels:
             own = [[row[j].text for j in under if table.label(j) == label] for _, under in stacks]
-            first = [f"  {(own[0] or [label])[0]}"]  # what stands below the first column needs no label
+            first = [f"  {(own[0] or [label])[0]}"]  # values below the first column need no label
             lines.append(([text[0] if text else "" for text in (first, *own[1:])], ["dim"] * len(stacks)))
     texts = [[line[i] for line, _ in lines] for i in range(len(heads))]
     widths = fitted(heads, texts, width - 3 * len(heads) - 1)
@@ -335,9 +351,9 @@ def _grid(table: Table, section: Section, width: int) -> Any:
 
 
 def fitted(columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """A width for every column, none below its longest word or number; None where they do not fit.
+    """A width for every column, at least that of its longest word or number; None if they do not fit.
 
-    Room that is left goes to texts first, then to the names of columns.
+    Remaining room goes to texts first, then to column names.
 
     >>> columns = [Column("name", words=True), Column("score")]
     >>> [fitted(columns, [["two words"], ["1 ± 0"]], width) for width in (9, 10, 99)]
@@ -384,17 +400,17 @@ FORMATS: dict[str, Callable[[Table], str]] = {
 def write(table: Table, form: str) -> str:
     """The table as text in one of FORMATS."""
     if form not in FORMATS:
-        raise ValueError(f"a table is written as one of {', '.join(FORMATS)}, got {form!r}")
+        raise ValueError(f"the format of a table must be one of {', '.join(FORMATS)}, got {form!r}")
     return FORMATS[form](table)
 
 
 def _kept(table: Table) -> list[int]:
-    """The positions of the columns that have any content."""
+    """The positions of the columns that are not empty."""
     return sorted(i for head, under in table.stacks() for i in (head, *under))
 
 
 def _parts(values: Sequence[Any]) -> list[tuple[str, Callable[[Any], Any]]]:
-    """How a column's values become plain ones: (what its name ends with, the value's part)."""
+    """The plain columns of a column: (suffix of the name, function that takes the part of a value)."""
     ends: dict[str, Any] = {"": None}
     if any(isinstance(value, dict) for value in values):
         ends = {"": "mean", " deviation": "deviation"}
@@ -408,7 +424,7 @@ def _part(key: Any, value: Any) -> Any:
 
 
 def _safe(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula is quoted."""
+    """Quote a text that a spreadsheet would take for a formula."""
     if value is None:
         return ""
     return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value

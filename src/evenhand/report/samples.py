@@ -1,4 +1,4 @@
-"""Samples as pages show them: packed for a browser to explore, or a few of a class as a gallery."""
+"""Samples on pages: packed for exploration in the browser, or a few of each class in a gallery."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from evenhand.training.data import Split, Task
 
 Indices = npt.NDArray[np.int64]
-TRIAGE = ("", "minority", "mislabelled")  # nothing to say, learned late, never learned or forgotten again
+TRIAGE = ("", "minority", "mislabelled")  # neither, learned late, never learned or forgotten
 
-# What one page holds at most. With all limits reached it stays below 40 MB.
+# Limits of one page, which together keep it below 40 MB.
 MOST_SAMPLES = 150_000
-MOST_LOSSES = 8_000_000  # beyond, epochs are left out at equal distances
+MOST_LOSSES = 8_000_000  # beyond this, epochs are subsampled
 MOST_PICTURES = 4_000
 MOST_PICTURE_BYTES = 9_000_000
 MOST_TEXT_BYTES = 10_000_000
-MOST_CELLS = 1_500_000  # of a table; beyond, its last columns are left out
+MOST_CELLS = 1_500_000  # of a table; beyond this, its last columns are omitted
 MOST_COLUMNS = 40
 ID_LENGTH, CELL_LENGTH = 160, 80  # characters
 EXCERPT_LENGTHS = (400, 280, 200, 140, 100, 70, 50, 35)
-FLOOR = 1e-3  # smaller losses are drawn like this one: the sample is learned
-MISSING = 255  # the code of a loss that was not recorded
+FLOOR = 1e-3  # smaller losses are drawn at this value
+MISSING = 255  # code of a loss that was not recorded
 
-SMALL = 32  # pixels on a side: up to here PNG is small, and every pixel matters
+SMALL = 32  # pixels per side up to which images are stored as PNG, because every pixel matters
 SIDE = 96  # photographs are reduced to this
-# A gallery holds at most this many samples of a minority and of a majority.
+# Limits of a gallery.
 MOST_MINORITY, MOST_MAJORITY, MOST_ROWS, MOST_FEATURES = 24, 12, 8, 8
 
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Thumbnails: `get` gives a sample's PNG, JPEG or WebP file, (channels, height, width) array, or None.
+    """Thumbnails: `get` returns a sample's PNG, JPEG or WebP file, (channels, height, width) array, or None.
 
-    It is called only for the samples whose pictures the page keeps.
+    It is called only for samples whose pictures the page includes.
     """
 
     get: Callable[[int], bytes | npt.NDArray[Any] | None]
@@ -54,7 +54,7 @@ class Pictures:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A table: one array of numbers or texts per column, the most telling columns first."""
+    """A table: one array of numbers or texts per column, the most informative columns first."""
 
     columns: Sequence[str]
     values: Sequence[Sequence[Any] | npt.NDArray[Any]]  # per column, one value per sample
@@ -62,20 +62,20 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """`get` gives the text of a sample; the page keeps its beginning."""
+    """`get` returns the text of a sample, whose beginning the page includes."""
 
     get: Callable[[int], str]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Samples:
-    """Everything a page knows of n audited samples; a class is its position among the class names."""
+    """The data of n audited samples on a page; classes are positions among the class names."""
 
     ids: Sequence[str]  # n
     labels: npt.NDArray[Any]  # (n,) classes
     minority: npt.NDArray[Any]  # (n,) bool: in the smaller pseudo-group of its class
     margin: npt.NDArray[Any]  # (n,) as Partition.margin
-    curves: npt.NDArray[Any]  # (n, epochs) losses; not-a-number where none was recorded
+    curves: npt.NDArray[Any]  # (n, epochs) losses; NaN if not recorded
     triage: Sequence[str]  # n of TRIAGE
     predicted_baseline: npt.NDArray[Any] | None = None  # (n,) classes
     predicted_balanced: npt.NDArray[Any] | None = None  # (n,) classes
@@ -85,7 +85,7 @@ class Samples:
 
 
 def data_uris(images: Sequence[npt.NDArray[Any]]) -> list[str]:
-    """Every image, (channels, height, width) uint8 or float, as a `data:` address.
+    """Images, (channels, height, width) uint8 or float, as `data:` URIs.
 
     Floats are intensities in [0, 1]. If any lies outside, all are scaled by their common range.
     """
@@ -104,7 +104,7 @@ def data_uris(images: Sequence[npt.NDArray[Any]]) -> list[str]:
 
 
 def _encoded(pixels: npt.NDArray[np.uint8]) -> str:
-    """(height, width, 3) pixels: as PNG where they are few, else reduced as JPEG."""
+    """(height, width, 3) pixels as PNG if they are few, else as a reduced JPEG."""
     image, buffer = Image.fromarray(pixels), io.BytesIO()
     if max(image.size) > SMALL:
         image.thumbnail((SIDE, SIDE), Image.Resampling.BOX)
@@ -119,16 +119,16 @@ def _encoded(pixels: npt.NDArray[np.uint8]) -> str:
 
 @dataclass(frozen=True)
 class Packed:
-    """What the page holds of the samples; the contents of the blocks need no escaping."""
+    """The samples as the page stores them. The blocks need no escaping."""
 
     data: str  # JSON
-    pictures: str  # JSON, apart because it is large and only looked up
+    pictures: str  # JSON; separate because it is large
     blocks: dict[str, str]  # base64 of typed arrays
-    notes: list[str]  # what is left out
+    notes: list[str]  # on omitted content
 
 
 def pack(samples: Samples, media: Pictures | Rows | Texts | None, facts: dict[str, Any]) -> Packed:
-    """All samples, or those worth looking at first where there are too many. `facts` join the JSON."""
+    """Pack all samples, or the most relevant ones if there are too many. `facts` are added to the JSON."""
     worth = worth_looking(samples)
     kept = np.sort(worth[:MOST_SAMPLES])
     total, num_epochs = np.shape(samples.curves)
@@ -156,16 +156,16 @@ def pack(samples: Samples, media: Pictures | Rows | Texts | None, facts: dict[st
     pictures: list[str] = []
     if len(kept) < total:
         notes.append(
-            f"The page holds {len(kept):,} of {total:,} samples: both triage lists, the boundary between "
-            "the pseudo-groups and typical samples, from all classes in turns."
+            f"The page contains {len(kept):,} of {total:,} samples: both triage lists, the boundary between "
+            "the pseudo-groups, and typical samples, balanced over classes."
         )
     if isinstance(media, Pictures):
         owners, pictures = _pictures(media, worth)
         data |= {"kind": "pictures", "pictures": np.searchsorted(kept, owners).tolist()}
         if len(pictures) < len(kept):
             notes.append(
-                f"It holds pictures of {len(pictures):,} samples: first those of both triage lists and of "
-                "the boundary, from all classes in turns."
+                f"It contains pictures of {len(pictures):,} samples, first those of both triage lists and of "
+                "the boundary, balanced over classes."
             )
     elif isinstance(media, Texts):
         data |= {"kind": "texts", "texts": excerpts([media.get(int(i)) for i in kept])}
@@ -173,16 +173,16 @@ def pack(samples: Samples, media: Pictures | Rows | Texts | None, facts: dict[st
         columns = _columns(media, kept, blocks)
         data["columns"] = columns
         if len(columns) < len(media.columns):
-            notes.append(f"It holds the first {len(columns)} of {len(media.columns)} columns.")
+            notes.append(f"It contains the first {len(columns)} of {len(media.columns)} columns.")
     if len(epochs) < num_epochs:
-        notes.append(f"Of {num_epochs} epochs, {len(epochs)} at equal distances are drawn.")
+        notes.append(f"The plots show {len(epochs)} of {num_epochs} epochs, equally spaced.")
     return Packed(inert(data), inert(pictures), blocks, notes)
 
 
 def worth_looking(samples: Samples) -> Indices:
-    """All samples, those worth looking at first: both triage lists, the boundary and typical ones, in turns.
+    """All samples, ordered by relevance: both triage lists, the boundary and typical samples, interleaved.
 
-    Turns go round the classes too, so that any beginning of the answer is spread over all of them.
+    Classes are interleaved too, so any prefix of the order covers all of them.
     """
     margin = np.nan_to_num(np.asarray(samples.margin, np.float64))
     triage = np.array([TRIAGE.index(each) for each in samples.triage])
@@ -198,10 +198,10 @@ def worth_looking(samples: Samples) -> Indices:
 
 
 def quantised(losses: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], float]:
-    """Losses as codes 0 to 254 on a logarithmic scale from FLOOR to the highest finite one, also returned.
+    """Losses as codes 0 to 254 on a logarithmic scale from FLOOR to the highest finite loss, also returned.
 
-    A step is about 4% of a loss, less than a pixel of the plot. Infinite losses become the highest, and
-    those that were not recorded MISSING.
+    A step is about 4% of a loss, less than a pixel of the plot. Infinite losses become the highest code,
+    unrecorded ones MISSING.
 
     >>> quantised(np.array([[0.0, 0.001, 1.0, np.inf, np.nan]]))[0].tolist()
     [[0, 0, 254, 254, 255]]
@@ -216,7 +216,7 @@ def quantised(losses: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], float]:
 
 
 def front_coded(ids: Sequence[str]) -> tuple[npt.NDArray[np.uint8], list[str]]:
-    """How many characters every id shares with the one before it, and the rest: paths repeat their folders.
+    """The number of characters that every id shares with the previous one, and the rest of the id.
 
     >>> shared, rests = front_coded(["cat/1.png", "cat/2.png", "dog/1.png"])
     >>> shared.tolist(), rests
@@ -225,7 +225,7 @@ def front_coded(ids: Sequence[str]) -> tuple[npt.NDArray[np.uint8], list[str]]:
     shared = np.zeros(len(ids), np.uint8)
     for i, (before, own) in enumerate(pairwise(ids), 1):
         length, most = 0, min(len(before), len(own), 255)
-        # Characters beyond U+FFFF count twice in a browser, so sharing ends before them.
+        # Characters beyond U+FFFF count twice in a browser, so the shared part ends before them.
         while length < most and before[length] == own[length] and own[length] <= "\uffff":
             length += 1
         shared[i] = length
@@ -233,7 +233,7 @@ def front_coded(ids: Sequence[str]) -> tuple[npt.NDArray[np.uint8], list[str]]:
 
 
 def excerpts(texts: Sequence[str]) -> list[str]:
-    """The beginning of every text, as long as the page can hold for all of them."""
+    """The beginning of every text, as long as the page's limit allows."""
     spaced = [" ".join(text[: 4 * EXCERPT_LENGTHS[0]].split()) for text in texts]
     for length in EXCERPT_LENGTHS:
         cut = [text if len(text) <= length else text[: length - 1] + "…" for text in spaced]
@@ -243,7 +243,7 @@ def excerpts(texts: Sequence[str]) -> list[str]:
 
 
 def shortened(text: str, length: int) -> str:
-    """A text without its middle when it is too long: of a path, both ends tell most.
+    """A text without its middle if it is too long, since both ends of a path are informative.
 
     >>> shortened("a very long name", 9)
     'a v… name'
@@ -255,7 +255,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def inert(content: Any) -> str:
-    """JSON that no HTML parser takes for markup and no script parser for the end of a line."""
+    """JSON without characters that HTML or script parsers could interpret."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -268,7 +268,7 @@ def block(values: npt.ArrayLike, dtype: str) -> str:
 
 
 def _pictures(media: Pictures, worth: Indices) -> tuple[Indices, list[str]]:
-    """Samples and their `data:` addresses without "data:image/", until one of the limits is reached."""
+    """Samples and their `data:` URIs without "data:image/", up to the limits."""
     owners, pictures, room = [], [], MOST_PICTURE_BYTES * 4 // 3
     kinds = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"RIFF": "webp"}
     for index in worth[:MOST_PICTURES].tolist():
@@ -293,13 +293,13 @@ def _pictures(media: Pictures, worth: Indices) -> tuple[Indices, list[str]]:
 
 
 def _columns(rows: Rows, kept: Indices, blocks: dict[str, str]) -> list[dict[str, Any]]:
-    """Descriptions of the columns that the page can hold; their values, or codes of texts, go into blocks."""
+    """Descriptions of the columns that fit on the page; their values, or codes of texts, go into blocks."""
     most = min(MOST_COLUMNS, max(4, MOST_CELLS // len(kept)))
     columns: list[dict[str, Any]] = []
     room = MOST_TEXT_BYTES
     for name, values in zip(rows.columns[:most], rows.values, strict=False):
         array = np.asarray(values)
-        if array.dtype.kind in "US":  # a gap among texts would become the text "nan"
+        if array.dtype.kind in "US":  # a missing value among texts would become the text "nan"
             array = np.asarray(values, dtype=object)
         array = array[kept]
         column = {"name": shortened(str(name), CELL_LENGTH), "block": f"column{len(columns)}"}
@@ -332,7 +332,7 @@ class Shown:
     """One sample of a gallery."""
 
     index: int  # in the training split
-    row: int  # its number on the page: in the user's dataset, of which the training split may be a part
+    row: int  # its number in the user's dataset, of which the training split may be a part
     uri: str  # of its thumbnail, or empty
     values: tuple[str, ...]  # of its shown features, or empty
     group: str  # its true group within the class, or empty
@@ -341,26 +341,26 @@ class Shown:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Some samples of a class; `columns` is not empty where they are rows of a table."""
+    """Some samples of a class; `columns` is not empty if they are rows of a table."""
 
     minority: tuple[Shown, ...] = ()
     majority: tuple[Shown, ...] = ()
     columns: tuple[str, ...] = ()
     pixelated: bool = False  # small pictures keep their pixels when enlarged
-    note: str = ""  # why there is nothing to see, or empty
+    note: str = ""  # why nothing is shown, or empty
 
 
 def gallery(
     task: Task, parts: Partition, majority: Indices, minority: Indices, class_name: str, budget: int
 ) -> Gallery:
-    """The clearest samples of a minority, and samples of the majority from the typical to the borderline.
+    """The clearest samples of a minority, and majority samples from typical to borderline.
 
-    `budget` is in bytes, for the thumbnails.
+    `budget` is the size in bytes of the thumbnails.
     """
     first = _stored(task.train, int(minority[0]))
     pictures = first.ndim == 3 and first.shape[0] in (1, 3, 4) and min(first.shape[1:]) > 1
     if not pictures and first.ndim != 1:
-        return Gallery(note=f"These samples have the shape {tuple(first.shape)} and cannot be drawn here.")
+        return Gallery(note=f"Samples of the shape {tuple(first.shape)} cannot be shown.")
     most = (MOST_MINORITY, MOST_MAJORITY) if pictures else (MOST_ROWS, MOST_ROWS)
     clearest = minority[np.argsort(-parts.margin[minority], kind="stable")][: most[0]]
     typical = majority[np.argsort(parts.margin[majority], kind="stable")]
@@ -397,7 +397,7 @@ def short(group: str, class_name: str) -> str:
 
 
 def _stored(split: Split, index: int) -> npt.NDArray[Any]:
-    """The stored input of one sample, before augmentation and normalisation."""
+    """The stored input of one sample, before augmentation and normalization."""
     from evenhand.training.data import as_input
 
     item = split.x[int(split.rows[index])]
@@ -415,7 +415,7 @@ def _shown(task: Task, index: int, class_name: str, uri: str, values: Sequence[s
 
 
 def _telling_columns(task: Task, majority: Indices, minority: Indices) -> Indices:
-    """The features in which the two differ most, by their means over their deviation; in their own order."""
+    """The features whose means differ most relative to their deviations, in their original order."""
     means, deviations = [], []
     for members in (majority, minority):
         some = members[np.linspace(0, len(members) - 1, min(500, len(members))).astype(np.int64)]

@@ -1,4 +1,4 @@
-"""The answer in plain words: who leads, by how much, how sure; computed from the results frame."""
+"""Story: the answer in words from the results frame: which method leads, by how much, how surely."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from evenhand.bench.results import Frame, is_told_groups, title
+from evenhand.bench.results import Frame, reads_groups, title
 from evenhand.report.compare import students_interval
 from evenhand.report.palette import BASELINE, FEATURED
 from evenhand.report.render import spread
@@ -20,17 +20,17 @@ NOTHING = 0.0005  # a difference that rounds to zero
 
 @dataclass(frozen=True)
 class Change:
-    """The worst group of two methods, over the seeds that both have."""
+    """The worst-group accuracies of two methods, over the seeds that both have."""
 
     before: float
     after: float
-    num_seeds: int  # that both have; without one in common, means over all seeds are compared
-    interval: tuple[float, float] | None  # 95%, of the mean difference paired by seed; None below two seeds
+    num_seeds: int  # that both have; if 0, means over all seeds are compared
+    interval: tuple[float, float] | None  # 95%, of the mean paired difference; None below two seeds
     verdict: Literal["rose", "fell", "same", "unsure"]
 
     @property
     def certainty(self) -> str:
-        """A sentence that says how sure the difference is."""
+        """A sentence on the significance of the difference."""
         if self.num_seeds == 0:
             return "No seed was run with both."
         if self.interval is None:
@@ -45,7 +45,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Stat:
-    """One of the few numbers a reader should remember."""
+    """One of the key numbers beside the headline."""
 
     name: str
     value: str
@@ -56,33 +56,33 @@ class Stat:
 
 @dataclass(frozen=True)
 class Story:
-    """Headline, the sentences under it, and the numbers beside it."""
+    """The headline, the sentences below it, and the numbers beside it."""
 
     headline: str
     sentences: list[str]
     stats: list[Stat]
-    leader: str  # of the methods that are told no groups; empty where there are not two, or they are equal
+    leader: str  # among the methods that read no groups; empty if there are fewer than two, or a tie
     change: Change | None
 
 
 def tell(chosen: Frame, found: Record | None) -> Story:
-    """What one task's selected runs say; `found` is the run whose minorities the page shows."""
+    """The story of one task's selected runs; `found` is the run whose minorities the page shows."""
     methods = by_worst_group(chosen)
-    told_nothing = [method for method in methods if not is_told_groups(method)]
+    unaware = [method for method in methods if not reads_groups(method)]
     worst = "class" if set(chosen.over) == {"classes"} else "group"
     scored_on = str(chosen.record.iloc[0].config.get("scored_on", "test"))
     before, after = _of(chosen, BASELINE), None
-    leader, change, sentences = told_nothing[0] if len(told_nothing) > 1 else "", None, []
+    leader, change, sentences = unaware[0] if len(unaware) > 1 else "", None, []
     if len(methods) == 2 and not before.empty:  # with and without
         after = _of(chosen, next(method for method in methods if method != BASELINE))
         change = compare(before, after)
         headline = _changed(change, title(BASELINE), title(after.method.iloc[0]), worst)
     elif leader:
-        second = told_nothing[1]
+        second = unaware[1]
         after, change = _of(chosen, leader), compare(_of(chosen, second), _of(chosen, leader))
         headline = _leads(change, title(leader), title(second), worst)
         others = [m for m in (BASELINE, *FEATURED) if m in methods and m not in (leader, second)]
-        sentences = [_reached(chosen, others), _reached(chosen, sorted(set(methods) - set(told_nothing)))]
+        sentences = [_reached(chosen, others), _reached(chosen, sorted(set(methods) - set(unaware)))]
     else:
         only = _of(chosen, methods[0])
         headline = f"{title(methods[0])} reaches {spread(only.test_wga)} accuracy on the worst {worst}."
@@ -96,22 +96,22 @@ def tell(chosen: Frame, found: Record | None) -> Story:
     if len(shown) == 2:
         sentences.append(_price(*shown))
     if scored_on == "validation":
-        sentences.append("There was no test set: the weights were chosen by the samples that are scored.")
-    if chosen.older.iloc[0]:
-        sentences.append("These are older records: they do not say how they were computed.")
-    if not chosen.sealed.all():
         sentences.append(
-            "Unsealed: these records have no checksums, so a changed number would not be noticed."
+            "There was no test set, so the weights were selected on the samples that are scored."
         )
+    if chosen.older.iloc[0]:
+        sentences.append("These are older records, which do not describe how they were computed.")
+    if not chosen.sealed.all():
+        sentences.append("Unsealed: these records have no checksums, so a changed number would go unnoticed.")
     stats = _stats(shown, worst, scored_on, chosen, found)
     leader = "" if change is None or change.verdict == "same" else leader
     return Story(headline, [sentence for sentence in sentences if sentence], stats, leader, change)
 
 
 def compare(before: Frame, after: Frame) -> Change:
-    """Compare seed by seed, with Student's 95% interval of the mean difference.
+    """Compare two methods seed by seed, with Student's 95% interval of the mean difference.
 
-    With a single seed, a difference counts when the 95% intervals of both accuracies are apart.
+    With a single seed, a difference is significant if the 95% intervals of both accuracies do not overlap.
     """
     both = before.merge(after, on="seed", suffixes=("_0", "_1"))
     if both.empty:
@@ -141,7 +141,7 @@ def _changed(change: Change, before: str, after: str, worst: str) -> str:
     old, new = percent(change.before), percent(change.after)
     average = f", averaged over {change.num_seeds} seeds" if change.num_seeds > 1 else ""
     if change.verdict == "same":
-        return f"{after} left accuracy on the worst {worst} where {before} has it, at {new}{average}."
+        return f"{after} and {before} have the same accuracy on the worst {worst}, {new}{average}."
     if change.verdict != "unsure":
         how = "raised" if change.verdict == "rose" else "lowered"
         return f"{after} {how} accuracy on the worst {worst} from {old} to {new}{average}."
@@ -157,19 +157,19 @@ def _leads(change: Change, leader: str, second: str, worst: str) -> str:
         gap = points(change.after - change.before).removeprefix("+")
         return f"{leader} leads on the worst {worst}: {new}, {gap} above {second}."
     why = "no seed was run with both" if not change.num_seeds else "the difference is not significant"
-    return f"{leader} is ahead on the worst {worst}, {new} against {old} of {second}, but {why}."
+    return f"{leader} is ahead on the worst {worst}, {new} against {old} for {second}, but {why}."
 
 
 def _reached(chosen: Frame, methods: Sequence[str]) -> str:
     if not methods:
         return ""
     said = [f"{title(method)} reaches {spread(_of(chosen, method).test_wga)}" for method in methods]
-    told = ", with group labels" if is_told_groups(methods[0]) else ""
+    told = ", with group labels" if reads_groups(methods[0]) else ""
     return f"{listed(said)}{told}."
 
 
 def _worst_names(shown: Sequence[Frame], worst: str, scored_on: str) -> str:
-    """Which group is the worst of each, and on how many samples that was measured."""
+    """The worst group of each method, and on how many samples it was measured."""
     plural = "classes" if worst == "class" else "groups"
     test = shown[0].record.iloc[0].metrics["test"]
     sizes = [int(part["count"]) for part in test["groups"] or test["classes"]]
@@ -179,7 +179,7 @@ def _worst_names(shown: Sequence[Frame], worst: str, scored_on: str) -> str:
     for own in shown:
         names = list(dict.fromkeys(own.worst_group))
         listing = " or ".join(f"“{name}”" for name in names)
-        named.append(listing if len(names) <= 3 else f"another of {len(names)} {plural} with every seed")
+        named.append(listing if len(names) <= 3 else f"one of {len(names)} {plural}, depending on the seed")
     if len(set(named)) == 1:
         return f"The worst {worst}{' for both' if len(named) > 1 else ''} is {named[0]}, {tested}."
     said = [f"{names} for {title(own.method.iloc[0])}" for names, own in zip(named, shown, strict=True)]
@@ -195,20 +195,20 @@ def _found(chosen: Frame, record: Record | None) -> list[str]:
     if size == 0:
         return [f"{name} found no minority in any class{seed}, so nothing was rebalanced."]
     sentences = [
-        f"By their loss histories alone, {name} set apart {size:,} of "
+        f"From loss histories alone, {name} set apart {size:,} of "
         f"{count(len(minority), 'training sample')} ({percent(size / len(minority))}){seed}."
     ]
     scores = record.metrics.get("identification")
     if scores and scores["identified"] is not None and scores["purity"] is not None:
         sentences.append(
-            f"They hold {percent(scores['identified'])} of the bias-conflicting samples, those that break "
-            f"the shortcut; {percent(scores['purity'])} of what was set apart is bias-conflicting."
+            f"They include {percent(scores['identified'])} of the bias-conflicting samples, which break the "
+            f"shortcut; {percent(scores['purity'])} of the samples set apart are bias-conflicting."
         )
     return sentences
 
 
 def _price(before: Frame, after: Frame) -> str:
-    """What the mean accuracy did meanwhile."""
+    """The change of the mean accuracy."""
     old, new = (float(each.test_accuracy_weighted.mean()) for each in (before, after))
     proportions = ", groups counted in training proportions," if _weighted(before) or _weighted(after) else ""
     if abs(new - old) < NOTHING:

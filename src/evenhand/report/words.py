@@ -1,4 +1,4 @@
-"""Numbers and sentences as a reader expects them; everything here is plain text, never markup."""
+"""Words: numbers, lists and times as plain text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """Items joined for reading.
+    """Items joined by commas and "and".
 
     >>> listed(["0"]), listed(["0", "1", "2"])
     ('0', '0, 1 and 2')
@@ -45,7 +45,7 @@ def listed(items: Sequence[str]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time that need not be read to the millisecond.
+    """A time in readable units.
 
     >>> duration(8.24), duration(754), duration(None)
     ('8.2 s', '12 min 34 s', '–')

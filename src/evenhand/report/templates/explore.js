@@ -18,7 +18,7 @@
   const shared = decode("shared"), ids = new Array(size);  // every id has its first letters from the one before it
   for (let i = 0; i < size; i++) ids[i] = shared[i] ? ids[i - 1].slice(0, shared[i]) + data.ids[i] : data.ids[i];
   const isMinority = i => flags[i] & 1, triage = i => flags[i] >> 1, className = position => data.classes[position];
-  const TRIAGE = ["", "likely minority", "likely mislabelled"];
+  const TRIAGE = ["", "likely minority", "likely mislabeled"];
   const LOSSES = Float64Array.from({ length: 256 }, (_, code) => code === MISSING ? NaN : FLOOR * (data.high / FLOOR) ** (code / 254));
   const lossAt = (i, e) => LOSSES[curves[i * width + e]];
   const lossText = loss => Number.isNaN(loss) ? "not recorded" : loss <= FLOOR ? `at most ${FLOOR}` : loss.toPrecision(2);
