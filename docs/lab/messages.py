@@ -85,7 +85,8 @@ def collect() -> dict[str, dict[str, str]]:
                 contextlib.suppress(SystemExit),
             ):
                 cli.main()
-            errors[command] = " ".join(out.getvalue().replace(folder, "FOLDER").split())
+            printed = re.sub("[─-╿]", " ", out.getvalue().replace(folder, "FOLDER"))
+            errors[command] = " ".join(printed.split())
 
     def visit(name: str, command: object) -> None:
         helps[name] = " ".join((command.help or "").split())
