@@ -65,7 +65,7 @@ class Evaluation:
         ]
         left = len(self.frame) - len(rows)
         notes = [*self.notes, *([f"{left:,} more groups have a higher accuracy"] if left else [])]
-        return render.Table("evaluate", title, COLUMNS, [render.section("", rows)], notes)
+        return render.Table("evaluate", title, COLUMNS, [render.Section("", rows)], notes)
 
     def _repr_html_(self) -> str:
         return render.html(self.table(20))

@@ -19,7 +19,7 @@ from evenhand.bench.pack import load, pack
 from evenhand.bench.results import CRITERIA, counting, frame, summary
 from evenhand.cli import app
 from evenhand.report import notes, paper, render, tables
-from evenhand.report.render import Column, Table, section
+from evenhand.report.render import Column, Section, Table
 from evenhand.report.tables import conflicting_share, longest_run, search_seconds, spent
 from evenhand.training import plugins
 from evenhand.training.recipe import Recipe
@@ -156,7 +156,7 @@ def check_latex(text: str) -> None:
 
 def test_hostile_names_stay_text_in_every_form(tmp_path: Path) -> None:
     columns = (Column("name", words=True), Column("n"))
-    table = Table("x", "title", columns, [section("s|x", [{"name": HOSTILE, "n": 1}])])
+    table = Table("x", "title", columns, [Section("s|x", [{"name": HOSTILE, "n": 1}])])
     cell = table.cells(table.sections[0])[0][0]
     assert "\x1b" not in cell.text and "\n" not in cell.text
     check_latex(render.write(table, "latex"))
@@ -550,7 +550,7 @@ def test_the_best_is_marked_with_all_that_look_equal() -> None:
     def best(*values: float, order: str = "highest", unranked: tuple[str, ...] = ()) -> list[bool]:
         columns = (Column("name"), Column("score", "{:.1f}".format, best=order))  # type: ignore[arg-type]
         rows = [{"name": str(i), "score": value} for i, value in enumerate(values)]
-        table = Table("", "", columns, [section("", rows, unranked=unranked)])
+        table = Table("", "", columns, [Section("", rows, unranked=unranked)])
         return [row[1].best for row in table.cells(table.sections[0])]
 
     assert best(1.01, 1.04, 0.5) == [True, True, False]

@@ -131,12 +131,12 @@ def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str] | None = None
 ) -> None:
     """Print texts as a table. The columns in `words`, by default the first, are left-aligned and may wrap."""
-    from evenhand.report.render import Column, Table, section
+    from evenhand.report.render import Column, Section, Table
 
     words = columns[:1] if words is None else words
     heads = [Column(name, words=name in words) for name in columns]
     listing = [dict(zip(columns, row, strict=True)) for row in rows]
-    show_table(Table("", title, heads, [section("", listing)]))
+    show_table(Table("", title, heads, [Section("", listing)]))
 
 
 def print_results(records: list[Record], json_: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from evenhand.bench.grid import Planned
 from evenhand.bench.sweep import Agenda, Entry
-from evenhand.report.render import Column, Table, section, terminal
+from evenhand.report.render import Column, Section, Table, terminal
 from evenhand.training.log import printable
 from evenhand.training.record import Record
 
@@ -81,7 +81,7 @@ class Live(Lines):
         rows = [
             {"task": spec, "method": method, **counts} for (spec, method), counts in by_state(agenda).items()
         ]
-        table = Table("", "", columns, [section("", rows)], [note])
+        table = Table("", "", columns, [Section("", rows)], [note])
         return Group(*terminal(table, self._live.console.width))
 
 

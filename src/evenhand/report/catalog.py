@@ -15,7 +15,7 @@ from evenhand import tasks
 from evenhand.bench.grid import combinations, grid_of, method_file, reads_groups, task_file, title
 from evenhand.bench.results import Frame
 from evenhand.report import paper
-from evenhand.report.render import Column, Row, Table, percents, plain, section
+from evenhand.report.render import Column, Row, Section, Table, percents, plain
 from evenhand.training import plugins
 
 DATASETS = (
@@ -57,7 +57,7 @@ def table_datasets(specs: Sequence[str], runs: dict[str, Frame], root: Path | No
         "N: training samples; L: classes; k: groups; worst group: share of the smallest group in the "
         "training set, in per cent; conflicting: share of bias-conflicting samples, in per cent."
     )
-    return Table("datasets", "Tasks", DATASETS, [section("", lines, below)], [explained])
+    return Table("datasets", "Tasks", DATASETS, [Section("", lines, below)], [explained])
 
 
 def _facts_of_runs(rows: Frame) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def table_methods() -> Table:
         "Candidates: points of the paper's grid, each run with every seed. Trainings: per run. The paper "
         "also counts hyperparameters that it does not search."
     )
-    return Table("methods", "Methods", METHODS, [section("", [_method(name) for name in order])], [explained])
+    return Table("methods", "Methods", METHODS, [Section("", [_method(name) for name in order])], [explained])
 
 
 def _method(name: str) -> Row:

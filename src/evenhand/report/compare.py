@@ -21,7 +21,7 @@ from evenhand.bench.grid import title
 from evenhand.bench.results import COLLAPSED, Frame, spec_of
 from evenhand.report import notes
 from evenhand.report.catalog import Truth, read_split
-from evenhand.report.render import Column, Row, Section, Table, interval, percents, section
+from evenhand.report.render import Column, Row, Section, Table, interval, percents
 from evenhand.report.tables import mean_of_known
 from evenhand.training.record import Record
 
@@ -112,7 +112,7 @@ def _section(rows: Frame, root: Path | None, delta: str) -> Section:
         resampled, why = resample(list(kept.record), spec, root)
         below += why
     first = next(iter(variants.values()))
-    return section(spec, [_row(name, own, first, resampled, delta) for name, own in variants.items()], below)
+    return Section(spec, [_row(name, own, first, resampled, delta) for name, own in variants.items()], below)
 
 
 def _row(name: str, own: Frame, first: Frame, resampled: Resampled, delta: str) -> Row:

@@ -96,19 +96,17 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """A DataFrame of values, such as those of one task, with notes."""
+    """Values that belong together, such as those of one task, with notes."""
 
     name: str
-    frame: pd.DataFrame
+    rows: Sequence[Row] | pd.DataFrame
     notes: Sequence[str] = ()
     unranked: Sequence[str] = ()  # first cells of rows that are never highlighted as the best
 
-
-def section(
-    name: str, rows: Sequence[Row], notes: Sequence[str] = (), unranked: Sequence[str] = ()
-) -> Section:
-    """A section of rows; integers stay integers beside missing values."""
-    return Section(name, pd.DataFrame(rows, dtype=object), notes, unranked)
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The values; integers stay integers beside missing values."""
+        return pd.DataFrame(self.rows, dtype=object)
 
 
 @dataclass(frozen=True, eq=False)

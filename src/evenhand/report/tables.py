@@ -18,7 +18,7 @@ from evenhand.report import catalog, notes, paper
 from evenhand.report.catalog import groups_read
 from evenhand.report.commands import bench_command
 from evenhand.report.notes import Failure
-from evenhand.report.render import Column, Row, Section, Table, interval, percents, plain, ratio, section
+from evenhand.report.render import Column, Row, Section, Table, interval, percents, plain, ratio
 from evenhand.report.words import duration, listed
 from evenhand.training.record import Record
 
@@ -166,7 +166,7 @@ def table_field(parts: Sequence[Frame], by: str | None = None, failed: Sequence[
             "over ERM's": [erm and own.rows.unshared.mean() / erm for own in found.values()],
         }
         known = each.frame.set_axis(methods_of(rows)).loc[list(found)]
-        sections.append(replace(each, frame=known.assign(**more)))
+        sections.append(replace(each, rows=known.assign(**more)))
     explained = (
         "Over ERM's: seconds of the selected candidate relative to ERM's; shared trainings count in full."
     )
@@ -181,7 +181,7 @@ def _one(rows: Frame, by: str | None, failed: Sequence[Failure]) -> Section:
     if unpriced := [name for name in lone if rule(name) == "accuracy"]:
         below.append(f"PoU and MMS are omitted for {listed(unpriced)}, of which only one candidate was run.")
     below += [*notes.ties(rows, methods, [by]), *notes.zeros(rows, found), *notes.uneven(rows, methods)]
-    return section(
+    return Section(
         spec,
         [_one_row(spec, method, found.get(method), method in lone) for method in methods],
         [*below, *notes.of_task(rows, methods, failed)],
@@ -265,7 +265,7 @@ def table_two(parts: Sequence[Frame], by: str | None = None) -> Table:
             "at the shares that it identifies."
         )
     name = "Bias-conflicting samples: represented and identified"
-    return Table("2", name, TWO, [section("", lines, below)], [explained])
+    return Table("2", name, TWO, [Section("", lines, below)], [explained])
 
 
 def _knows_no_conflicts(record: Record) -> bool:
@@ -343,7 +343,7 @@ def table_selected(parts: Sequence[Frame], by: str | None = None, failed: Sequen
         inherited = named(results.inherited_pair(rows))
         below = [f"Methods that do not search learning rate and weight decay use ERM's {inherited}."]
         below += [*notes.ties(rows, list(found), CRITERIA), *notes.of_task(rows, list(found), failed)]
-        sections.append(section(spec_of(rows), [_selected(rows, each) for each in found.values()], below))
+        sections.append(Section(spec_of(rows), [_selected(rows, each) for each in found.values()], below))
     explained = (
         f"Selected: by validation {by or 'accuracy, or WGA for methods that read groups, as in the paper'}. "
         "Oracle: by test WGA. By …: the test WGA in per cent, mean ± population standard deviation over "
@@ -398,7 +398,7 @@ def table_cost(parts: Sequence[Frame], by: str | None = None, failed: Sequence[F
         ]
         lines = [*(_cost(rows, method) for method in methods), total]
         below = notes.of_task(rows, methods, failed)
-        sections.append(section(spec_of(rows), lines, below, unranked=["all", *map(title, unranked)]))
+        sections.append(Section(spec_of(rows), lines, below, unranked=["all", *map(title, unranked)]))
     explained = (
         "Seconds of training. As in the paper, a run counts all its trainings, including shared ones, and a "
         "search is the sum over all candidates for one seed, averaged over seeds. Really spent: the time of "
