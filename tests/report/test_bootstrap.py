@@ -16,7 +16,7 @@ from scipy.stats import binom
 
 from evenhand import Task, tasks
 from evenhand.bench.results import frame
-from evenhand.report import compare, render, tables
+from evenhand.report import catalog, compare, render, tables
 from evenhand.report.compare import interval_of_difference, resampled_wga
 from evenhand.report.render import Table
 from evenhand.training.execute import score
@@ -224,4 +224,4 @@ def test_without_the_data_the_table_says_so(tmp_path: Path) -> None:
     assert note.startswith("No interval over test samples of runs that have test labels that are not here")
     assert note.endswith("4 of 4.")
     assert table.cell("even_odd", "evenhand", "Δ vs. TAB").text == "+0.0"
-    assert tables.read_split("nobody.knows:p=1", tmp_path, "test") is None
+    assert catalog.read_split("nobody.knows:p=1", tmp_path, "test") is None

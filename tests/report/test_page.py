@@ -276,7 +276,7 @@ def test_classes_that_were_left_alone_are_named_with_the_reason(tmp_path: Path) 
     test = scores(None, {"a": 0.4, "b": 0.9})
     record = write_run(tmp_path, "tab", test, found=(parts, losses))
     found = Page(build([record], tmp_path / "p.html", load_task=lambda _: None).read_text())
-    assert "Left as they are: a (identical histories), b (identical histories)." in found.words
+    assert "Classes that were not split: a (identical histories), b (identical histories)." in found.words
     assert "TAB found no minority in any class, so nothing was rebalanced." in found.words
 
 

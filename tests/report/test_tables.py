@@ -192,7 +192,7 @@ def test_an_unfinished_bench_says_what_is_missing(tmp_path: Path) -> None:
     assert command.endswith(f"{words} {tmp_path}")
     assert table.cell("even_odd", "TAB", "WGA").text == ""
     assert table.cell("even_odd", "ERM", "PoU").text == ""  # one candidate has no price
-    assert any("PoU and MMS are omitted for erm and lff" in note for note in notes)
+    assert any("PoU and MMS are omitted for erm and lff" in note for note in below)
 
 
 def test_a_selected_candidate_that_pou_cannot_count_is_said(tmp_path: Path) -> None:
