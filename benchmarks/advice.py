@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -230,6 +231,30 @@ def _of_rows(
     return made(draw, y[rows[:size]], y[rows[size : size + FRESH]], p, noise, rng, (name,))
 
 
+def made_by(maker: str, kind: str = "category", **settings: Any) -> Callable[..., Made]:
+    """Samples of one of scikit-learn's makers, with a planted category or number."""
+
+    def make(p: float, noise: float, rng: np.random.Generator) -> Made:
+        from sklearn import datasets
+
+        seed = int(rng.integers(2**31))
+        x, y = getattr(datasets, maker)(n_samples=3000 + FRESH, random_state=seed, **settings)
+        y = np.unique(y, return_inverse=True)[1]
+        rows = rng.permutation(len(y))
+        return _of_rows(frame_of(x, "measure"), y, rows, 3000, p, noise, rng, "clinic", kind)
+
+    return make
+
+
+def diabetes(p: float, noise: float, rng: np.random.Generator) -> Made:
+    """scikit-learn's diabetes table, whether the disease progressed more than the median: hard and small."""
+    from sklearn.datasets import load_diabetes
+
+    x, progress = load_diabetes(return_X_y=True)
+    y = (progress > np.median(progress)).astype(int)
+    return _of_rows(frame_of(x, "measure"), y, rng.permutation(len(y)), 300, p, noise, rng, "clinic")
+
+
 def digits_table(p: float, noise: float, rng: np.random.Generator) -> Made:
     """scikit-learn's digits as 64 columns, with a planted category."""
     from sklearn.datasets import load_digits
@@ -258,7 +283,11 @@ def mnist_table(p: float, noise: float, rng: np.random.Generator) -> Made:
 
 # -- texts -----------------------------------------------------------------------------------------------
 
-PHRASES = (("sent from my phone", "posted at home"), ("verified order", "gift copy"))
+PHRASES = (
+    ("sent from my phone", "posted at home"),
+    ("verified order", "gift copy"),
+    ("kind regards", "thanks all"),
+)
 
 
 def topics(p: float, noise: float, rng: np.random.Generator) -> Made:
@@ -447,12 +476,23 @@ FAMILIES: dict[str, dict[str, Family]] = {
         "reviews books": Family(
             reviews(("books", "dvd", "electronics"), PHRASES[0]), (*BOTH, (0.99, 0.0)), real=True
         ),
+        "digits table": Family(digits_table, (*BOTH, (0.95, 0.05))),
+        "hastie": Family(made_by("make_hastie_10_2"), (*BOTH, (0.95, 0.05))),
+        "moons": Family(made_by("make_moons", noise=0.35), (*BOTH, (0.95, 0.05))),
+        "diabetes": Family(diabetes, (*BOTH, (0.95, 0.05))),
+        "reviews music": Family(reviews(("music",), PHRASES[2], 1500), (*BOTH, (0.95, 0.05)), real=True),
+        "domain of films": Family(
+            domain_shortcut("dvd", "electronics", 1200), ((0.9, 0.0), (0.95, 0.0), *UNBIASED), real=True
+        ),
         "digits images": Family(digits_images, (*BOTH, (0.95, 0.05))),
     },
     "reported": {
-        "digits table": Family(digits_table, BOTH),
         "terrain": Family(terrain, (*BOTH, (0.99, 0.0), (0.95, 0.05))),
         "sites": Family(shifted(3, 2.2, "number"), (*BOTH, (0.99, 0.0), (0.95, 0.05))),
+        "quantiles": Family(
+            made_by("make_gaussian_quantiles", "number", n_features=6, n_classes=3),
+            (*BOTH, (0.99, 0.0), (0.95, 0.05)),
+        ),
         "hard": Family(shifted(2, 1.2, "number", columns=12), UNBIASED),
         "three hundred classes": Family(shifted(300, 6.0, "number", 1800, 12), ((0.0, 0.0),)),
         "thirty classes": Family(shifted(26, 5.0, "category", 2600, 12), ((0.0, 0.0), (0.95, 0.0))),
@@ -500,7 +540,7 @@ def one(job: tuple[str, str, Setting, int]) -> dict[str, Any]:
     """One audit, its advice and lists, and the truth."""
     import torch
 
-    from evenhand.audit.audit import audit
+    from evenhand.audit.audit import run
     from evenhand.audit.predict import predict
     from evenhand.training.log import Silent
 
@@ -518,7 +558,7 @@ def one(job: tuple[str, str, Setting, int]) -> dict[str, Any]:
         os.environ["EVENHAND_CACHE"] = str(folder / "cache")
         source = saved(made.x, made.y, folder / "data")
         fresh = saved(made.fresh_x, None, folder / "fresh")
-        done = audit(str(source), out=folder / "out", seed=seed, device="cpu", show=Silent(), **options)
+        done = run(str(source), out=folder / "out", seed=seed, device="cpu", show=Silent(), **options)
         answers = {}
         for name in ("baseline", "balanced"):
             classes = predict(folder / "out", fresh, model=name, device="cpu")[1].classes
@@ -530,7 +570,7 @@ def one(job: tuple[str, str, Setting, int]) -> dict[str, Any]:
     images = isinstance(made.x, np.ndarray)
     rows = done.data.rows(0)
     rows = np.array([int(Path(done.data.ids[row]).stem) for row in rows]) if images else rows
-    judged, first = done.judgement, done.description.overall[:1]
+    judged, test = done.judgement, done.judgement.shortcut
     wrong, minority = made.swapped[rows], (made.attribute != made.y)[rows] & ~made.swapped[rows] & (p > 0)
     return {
         "family": family,
@@ -549,7 +589,8 @@ def one(job: tuple[str, str, Setting, int]) -> dict[str, Any]:
         "information": round(judged.information.z, 2),
         "excess": round(judged.strength - judged.threshold, 3),
         "truth": truth(made, answers),
-        "named": _named(made, first, done.description.headline) if made.planted else None,
+        "shortcut": None if test is None else [test.count, test.right, test.right_without, round(test.z, 2)],
+        "named": _named(made, done.description) if made.planted else None,
         "headline": bool(done.description.headline),
         "minority": _precision_recall(done.lists == "minority", minority),
         "mislabelled": _precision_recall(done.lists == "mislabelled", wrong),
@@ -576,13 +617,12 @@ def truth(made: Made, answers: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"before": round(worst[0][0], 3), "after": round(worst[1][0], 3), "z": round(z, 2)}
 
 
-def _named(made: Made, first: Any, headline: str) -> bool:
+def _named(made: Made, found: Any) -> bool:
     """Whether the first thing that is named, over all and in the headline, is what was planted."""
-    if not first:
-        return False
     if isinstance(made.x, list):
-        return any(f" {word}" in headline.replace("“", " ") for word in made.planted)
-    return first[0].name in made.planted
+        return any(word in re.findall(r"\w+", found.headline) for word in made.planted)
+    first = found.headline.removeprefix("Shortcut: the column ").removeprefix("Shortcut: the property ")
+    return first.startswith(made.planted) or any(each.name in made.planted for each in found.overall[:1])
 
 
 def _precision_recall(listed: np.ndarray, truth: np.ndarray) -> list[int]:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
 
 import planted
 
-from evenhand.audit.audit import audit
+from evenhand.audit.audit import run
 from evenhand.audit.predict import predict
 from evenhand.integrations.files import csv_bytes
 from evenhand.tasks import bar
@@ -62,7 +62,7 @@ def main() -> None:
             continue
         out = arguments.out / f"audit-{name}"
         table = listed(arguments.data, arguments.out / name, p)
-        done = audit(
+        done = run(
             str(table),
             label="action",
             image="path",

@@ -27,13 +27,16 @@ _EXPORTS = {
     "fit": "evenhand.api",
     "evaluate": "evenhand.by_group",
     "Result": "evenhand.api",
+    "Audit": "evenhand.audit.result",
 }
 
-__all__ = [*_EXPORTS, "__version__"]
+__all__ = [*_EXPORTS, "audit", "__version__"]
 
 if TYPE_CHECKING:
     from evenhand.api import Result as Result
     from evenhand.api import fit as fit
+    from evenhand.audit.result import Audit as Audit
+    from evenhand.audit.result import audit as audit
     from evenhand.by_group import evaluate as evaluate
     from evenhand.core.history import LossHistory as LossHistory
     from evenhand.core.history import LossSummary as LossSummary
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Load torch and the rest only when something is used."""
+    if name == "audit":  # the package, which can be called
+        return importlib.import_module("evenhand.audit")
     if name not in _EXPORTS:
         raise AttributeError(f"module 'evenhand' has no attribute {name!r}")
     value = getattr(importlib.import_module(_EXPORTS[name]), name)

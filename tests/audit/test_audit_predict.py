@@ -139,9 +139,9 @@ def test_another_kind_of_model_replaces_the_earlier_audits(evenhand: Any, tmp_pa
     file = saved(frame, tmp_path / "t.csv")
     words = ("--label", "outcome", "--missing", "--epochs", 3, "-o", out, "-q")
     assert evenhand("audit", file, *words)[0] == 0
-    assert (out / "baseline.joblib").exists()
+    assert portable.read(out / "baseline.safetensors").about["kind"] == "trees"
     assert evenhand("audit", file, *words, "--model", "mlp")[0] == 0
-    assert not (out / "baseline.joblib").exists() and not (out / "balanced.joblib").exists()
+    assert portable.read(out / "baseline.safetensors").about["kind"] == "network"
     code, _, err = evenhand("predict", out, file)
     assert code == 2 and "the audit's model mlp reads numbers that were made of a table's columns" in err
 
@@ -187,12 +187,12 @@ def test_models_of_your_own_are_refused_with_what_to_do(
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    from evenhand.audit.audit import audit
+    from evenhand.audit.audit import run
 
     place = tmp_path_factory.mktemp("audited")
     frame = planted.table(0.9, num_samples=200).drop(columns=["aligned", "swapped"])
     file = saved(frame, place / "t.csv")
-    audit(str(file), label="outcome", missing=True, out=place / "out", epochs=3)
+    run(str(file), label="outcome", missing=True, out=place / "out", epochs=3)
     return place / "out", file
 
 
@@ -239,7 +239,6 @@ def test_what_a_stranger_wrote_is_refused_in_a_sentence(evenhand: Any, tmp_path:
     model.write_bytes(b"none")
     said("cannot be read")
     model.unlink()
-    (out / "baseline.joblib").unlink()
     said("expected a model 'baseline'")
     summary.write_text("{}")
     said("should be an audit's")

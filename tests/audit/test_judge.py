@@ -32,6 +32,7 @@ from evenhand.audit.judge import (
 )
 from evenhand.audit.labels import confident_learning, learned, ordinary, wrong_count, wrong_labels
 from evenhand.audit.page import _scores
+from evenhand.audit.shortcut import Shortcut, contradicted, find, wordings
 from evenhand.core.partition import partition
 
 
@@ -114,12 +115,70 @@ def test_a_model_that_has_learned_nothing_cannot_tell() -> None:
 def test_a_balanced_model_with_one_answer_cannot_tell() -> None:
     found = changed(24, 0)
     failed = dataclasses.replace(found, balanced={**found.balanced, "train": np.zeros(800, dtype=int)})
-    assert "the training of the balanced model failed: it says 'cat'" in judge(failed).reasons[0]
+    assert "the training of the balanced model failed: it predicts 'cat'" in judge(failed).reasons[0]
 
 
 @pytest.mark.parametrize(("errors", "advice"), [(9, "cannot tell"), (10, "nothing found")])
 def test_with_few_errors_no_test_has_power(errors: int, advice: str) -> None:
     assert judge(with_errors(errors)).advice == advice
+
+
+@pytest.mark.parametrize(
+    ("right_without", "against", "advice"),
+    [(14, 40, "retrain"), (2, 40, "nothing found"), (5, 40, "cannot tell"), (3, 5, "cannot tell")],
+)
+def test_a_shortcut_is_proven_by_models_that_do_not_see_it(
+    right_without: int, against: int, advice: str
+) -> None:
+    found = made(direct=True)
+    y = found.y["train"]
+    contradicts, blind = np.zeros(len(y), dtype=bool), y.copy()
+    contradicts[:against] = True
+    first = np.where(contradicts, 1 - y, y)
+    blind[right_without:against] = 1 - y[right_without:against]
+    known = Shortcut("site", "the column site", 0.95, contradicts)
+    given = {"unseen": answered(first), "unseen_balanced": answered(first), "unseen_without": answered(blind)}
+    judged = judge(made(direct=True, shortcut=known, **given))
+    assert judged.advice == advice and judged.proven == (advice == "retrain")
+    assert judged.shortcut is not None and judged.shortcut.right_without == right_without
+    assert judged.minority(made(direct=True, shortcut=known, **given)).sum() == (
+        against if judged.proven else found.late.sum()
+    )
+
+
+def test_without_a_candidate_known_properties_are_no_shortcut() -> None:
+    late = judge(dataclasses.replace(changed(24, 2, others_lost=5), direct=True))
+    assert late.advice == "retrain" and not late.proven  # the gain alone is certain
+    assert judge(dataclasses.replace(changed(3, 2, others_lost=40), direct=True)).advice == "nothing found"
+
+
+def test_the_property_that_predicts_most_labels_is_the_candidate() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(400) % 2
+    site = np.where(rng.random(400) < 0.95, y, 1 - y)
+    columns = {
+        "noise": rng.normal(size=400),
+        "site": np.array(["a", "b"], dtype=object)[site],
+        "level": site + rng.normal(0, 0.05, 400) + 2.0 * (rng.random(400) < 0.1),
+    }
+    known = find(columns, y, 2)
+    assert known is not None and known.name == "site"
+    assert np.array_equal(known.against, site != y) and known.accuracy == (site == y).mean()
+    assert find({"noise": columns["noise"]}, y, 2) is None
+    rare = np.arange(400) % 20 == 0  # 95% are of one class: a constant predicts them, and is no candidate
+    assert find({"one": np.full(400, "x", dtype=object)}, rare.astype(int), 2) is None
+
+
+def test_the_wording_of_texts_is_a_property() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 2
+    words = np.array(["red", "green", "blue", "grey", "pink", "brown"])
+    ends = np.array(["sent from my phone", "kind regards"])
+    texts = [f"{' '.join(rng.choice(words, 5))} {ends[label]}" for label in y]
+    value, phrases, similar = wordings(texts, y, 2)
+    assert phrases == ["sent from my", "kind regards"] or phrases == ["from my phone", "kind regards"]
+    assert similar == {"sent", "from", "my", "phone", "kind", "regards"}
+    assert not contradicted(value, y, 2).any()
 
 
 # What decides, number by number: the gain in standard errors, the information, the excess of the strength.

@@ -127,7 +127,7 @@ _audited: list[Any] = []  # made once; every trial is a fork that has it
 
 
 def audit_data(root: Path) -> None:
-    from evenhand.audit.audit import audit as audited
+    from evenhand.audit.audit import run as audited
 
     random = np.random.default_rng(0)
     rows = [f"{random.random():.4f},{random.random():.4f},{'ab'[i % 2]}" for i in range(120)]

@@ -16,23 +16,26 @@ import numpy as np
 from torch import nn
 
 import evenhand
-from evenhand import tasks
 from evenhand.audit import describe, estimators, networks, page
 from evenhand.audit.describe import Description
-from evenhand.audit.evidence import PARTS, Evidence, course
-from evenhand.audit.judge import AIMS, Judgement, judge, side_by_side
+from evenhand.audit.evidence import PARTS, Evidence, collect, course
+from evenhand.audit.judge import AIMS, Judgement, judge, sentences, side_by_side
 from evenhand.audit.labels import wrong_labels
+from evenhand.audit.reading import read
+from evenhand.audit.shortcut import find, wordings
 from evenhand.audit.text_model import TextModel
 from evenhand.core.partition import sample_weights
 from evenhand.core.ranks import resolve_device
 from evenhand.integrations.files import csv_bytes
-from evenhand.tasks import folder, table
+from evenhand.tasks import table
 from evenhand.tasks.samples import TRAIN, VAL, Samples, read_image
 from evenhand.training import log, store
 from evenhand.training.data import Task, as_input, checksum
 from evenhand.training.models import OWN, call_own, make_model, own_function, takes
 from evenhand.training.store import Damaged, check_folder, claim, json_bytes, read_json, write_bytes
 
+MOST_PHRASES = 4  # that a sentence names
+FEW_VALUES = 1_000_000  # rows times columns
 CHEAP_FOLDS, FOLDS = 4, 2  # of trainings that take seconds, and of others
 KINDS = {"table": "a table of features", "text": "a table of texts", "images": "images"}
 SEEN_SIZE = 64  # pixels of an image that is measured
@@ -75,9 +78,10 @@ class Audited:
         return np.flatnonzero(self.lists == kind)
 
 
-def audit(
-    source: str,
+def run(
+    source: Any,
     *,
+    out: Path,
     label: str | None = None,
     text: str | None = None,
     image: str | None = None,
@@ -91,40 +95,40 @@ def audit(
     model: str | None = None,
     size: int | None = None,
     frozen: bool | None = None,
-    out: Path,
     seed: int = 0,
     epochs: int | None = None,
     device: str = "auto",
     show: log.Silent | None = None,
 ) -> Audited:
-    """Audit a folder of images, a table, or a task by name, and write the folder `out`.
+    """Audit a folder of images, a table, a DataFrame, a Task or a task by name, and write the folder `out`.
 
-    Trainings of networks are kept under `out`/runs, so that an audit resumes if interrupted. Nothing is
-    written before the data have been read and found sound. Raises ValueError where the data cannot be used,
-    and where `out` holds other files, the audit of other data, or one that another process is writing.
+    Both models are runs under `out`/runs, so that an audit resumes if interrupted. Nothing is written before
+    the data have been read and checked. Raises ValueError where the data cannot be used, and where `out`
+    holds other files, the audit of other data, or one that another process is writing.
     """
     if epochs is not None and epochs < 2:
-        raise ValueError(f"--epochs must be at least 2, got {epochs}; a history needs a course")
+        raise ValueError(f"--epochs must be at least 2, got {epochs}; a loss history needs several epochs")
     if aim not in AIMS:
         raise ValueError(f"--aim must be {' or '.join(AIMS)}, got {aim!r}")
     check_place(out)
-    resolve_device(device)  # says what is wrong with it, also where it is not needed
+    resolve_device(device)  # refuses a device that is not here, also where none is needed
     columns = {"label": label, "text": text, "image": image, "group": group}
     data, task = read(
         source, **columns, header=header, drop=drop, hide_group=hide_group, skip_bad=skip_bad, missing=missing
     )
+    title = source if isinstance(source, str) else type(source).__name__
     if (size is not None or frozen is not None) and (task is not None or data.kind != "images"):
         raise ValueError(
             "--size, --frozen and --fine-tune are about your own images, but "
-            f"{source} is {'a task by name' if task else KINDS[data.kind]}; leave them out"
+            f"{title} is {'a task by name' if task else KINDS[data.kind]}; leave them out"
         )
-    _check_same(out, source, data)
+    _check_same(out, title, data)
     with _claimed(out):
         data, found, task = _trained(
             data, task, model=model, seed=seed, epochs=epochs, device=device, out=out,
             images={"size": size, "device": device, "frozen": frozen}, show=show or log.choose_progress(),
         )  # fmt: skip
-        done = _judged(source, data, found, task, seed, aim)
+        done = _judged(title, data, found, task, seed, aim)
         write(done, out)
     return done
 
@@ -142,29 +146,51 @@ def _trained(
     show: log.Silent,
 ) -> tuple[Samples, Evidence, Task | None]:
     """All trainings: those of an estimator on tables and texts, of a network on everything else."""
+    settings: dict[str, Any] = {"seed": seed, "runs": out / "runs", "device": device, "show": show}
+    y, size = data.y[data.rows(TRAIN)], len(data.class_names)
+    made = None
     if task is None and data.kind != "images" and not _is_folder(model, data):
-        make = None if model is None else own_model(model, data)
-        if make is None or not isinstance(make(), nn.Module):
-            return data, estimators.evidence(data, own=make, seed=seed, epochs=epochs, show=show), None
+        made = None if model is None else own_model(model, data)()
+        if not isinstance(made, nn.Module):
+            chosen = estimators.Estimated(data, own=model or "", made=made, epochs=epochs)
+            with _few_threads(data):
+                task, words = chosen.task(), set[str]()
+                if data.kind == "text":
+                    texts = [data.texts[row] for row in data.rows(TRAIN)]
+                    value, phrases, words = wordings(texts, y, size)
+                    named = " or ".join(f"“{phrase}”" for phrase in phrases[:MOST_PHRASES])
+                    shortcut = find({named: value}, y, size, "the wording")
+                else:
+                    columns = describe.frame_columns(data.frame.iloc[data.rows(TRAIN)])
+                    shortcut = find(columns, y, size)
+                settings |= {"num_folds": estimators.FOLDS, "estimator": chosen.settings}
+                if shortcut is not None:
+                    without = chosen.features_of(task, shortcut, words)
+                    settings |= {"shortcut": shortcut, "without": without}
+                found = collect(task, **settings)
+            return data, chosen.finished(found), None
     data, task, finish = _task(data, task, model, images)
     cheap = isinstance(finish, networks.Backbone) or (finish is None and data.kind != "images")
-    found = networks.evidence(
-        task,
-        seed=seed,
-        epochs=epochs,
-        runs=out / "runs",
-        device=device,
-        num_folds=CHEAP_FOLDS if cheap else FOLDS,
-        show=show,
-    )
-    return data, found if finish is None else finish.finished(found), task
+    recipe = task.recipe if epochs is None else task.recipe.replace(epochs=epochs)
+    columns = {name: values[data.rows(TRAIN)] for name, values in _properties(data, task)[0].items()}
+    settings |= {"recipe": recipe, "shortcut": find(columns, y, size, "the property")}
+    found = collect(task, num_folds=CHEAP_FOLDS if cheap else FOLDS, **settings)
+    return data, networks.finished(found) if finish is None else finish.finished(found), task
+
+
+def _few_threads(data: Samples) -> Any:
+    """One thread for small tables: more of them cost more than they save."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    values = len(data.y) * (1 if data.frame is None else len(data.frame.columns))
+    return threadpool_limits(1 if values <= FEW_VALUES else None)
 
 
 def _judged(source: str, data: Samples, found: Evidence, task: Task | None, seed: int, aim: str) -> Audited:
     judgement = judge(found, aim)
     lists = np.full(len(found.late), "", dtype="<U12")
     if judgement.advice != "nothing found":
-        lists[found.late] = "minority"
+        lists[judgement.minority(found)] = "minority"
     lists[wrong_labels(found, minority=judgement.advice == "retrain")] = "mislabelled"
     return Audited(
         title=source,
@@ -190,6 +216,13 @@ def _described(data: Samples, found: Evidence, task: Task | None, judgement: Jud
     accuracy = float((found.baseline["val"] == found.y["val"]).mean())
     notes = describe.predicts_alone(columns, data.y, train, val, accuracy)
     notes += describe.duplicates(keys, train, held_out) if keys else []
+    if judgement.shortcut is not None and judgement.proven:
+        test, detail = judgement.shortcut, headline
+        headline = f"Shortcut: {test.words} alone predicts {100 * test.accuracy:.0f}% of the labels"
+        if overall and overall[0].name == test.name and detail.startswith("In class"):
+            headline += f"; {detail[:1].lower()}{detail[1:-1]}"
+        headline += "."
+        overall = tuple(sorted(overall, key=lambda each: each.name != test.name))
     headline = headline if judgement.advice != "nothing found" else ""
     return Description(headline, overall, classes, tuple(notes))
 
@@ -212,25 +245,6 @@ def _properties(data: Samples, task: Task | None) -> tuple[describe.Columns, lis
             lambda row: np.asarray(as_input(places[row][0].x[places[row][1]])), len(places)
         )
     return {}, []
-
-
-# -- reading ---------------------------------------------------------------------------------------------
-
-
-def _check_whole(frame: Any) -> None:
-    """Refuse numbers that are not there: a gap may be an error of whoever made the table."""
-    words = table.word_columns(frame)
-    gaps = {name: int(frame[name].isna().sum()) for name in frame.columns if name not in words}
-    broken = {name: count for name, count in gaps.items() if count}
-    if broken:
-        first = next(iter(broken))
-        row = frame.index[frame[first].isna()][0]
-        more = f" and {len(broken) - 1} other columns" if len(broken) > 1 else ""
-        raise ValueError(
-            f"expected a number in every row, but the column {first!r}{more} has gaps, NaN or infinite "
-            f"values ({broken[first]:,} of {len(frame):,}, the first in row {row}); fill them or leave these "
-            "rows out, or add --missing, and a gap is a value of its own"
-        )
 
 
 def _is_folder(model: str | None, data: Samples) -> bool:
@@ -261,71 +275,6 @@ def _task(
     return data, dataclasses.replace(task, recipe=task.recipe.replace(model=model)), None
 
 
-def read(
-    source: str,
-    *,
-    label: str | None,
-    text: str | None,
-    image: str | None,
-    group: str | None,
-    header: bool = True,
-    drop: tuple[str, ...] = (),
-    hide_group: bool = False,
-    skip_bad: bool = False,
-    missing: bool = False,
-) -> tuple[Samples, Task | None]:
-    """One's own samples, checked; or the samples of a task that evenhand knows by name, with that task."""
-    path = Path(source)
-    if not path.exists() and tasks.parse(source.partition(":")[0])[0] in tasks.names():
-        if any((label, text, image, group, drop)):
-            raise ValueError(
-                "--label, --text, --image, --group and --drop name columns of a table, "
-                f"but {source} is a task"
-            )
-        task = tasks.load(source)
-        return _of_task(task), task
-    if path.is_dir():
-        if any((label, text, image, group, drop)):
-            raise ValueError(
-                "--label, --text, --image, --group and --drop name columns of a table, but DATA is a folder, "
-                "whose classes are its folders; to give groups, list the images in a table"
-            )
-        return without_bad(folder.read_folder(path), skip_bad), None
-    if not path.exists():
-        raise ValueError(
-            f"expected a folder of class folders, a table or a task, but there is no {source}; "
-            f"tasks are {', '.join(tasks.names())}"
-        )
-    if label is None:
-        columns = ", ".join(map(str, table.read(path, header=header).columns[:40]))
-        raise ValueError(
-            f"a table needs --label, the column of classes; the columns of {source} are {columns}"
-        )
-    if label in (text, image):
-        raise ValueError(f"--label and what the model sees must be different columns, got {label!r} for both")
-    data = table.read_table(
-        path, label=label, text=text, image=image, group=group, header=header, drop=drop,
-        hide_group=hide_group, missing=missing,
-    )  # fmt: skip
-    if data.kind == "images":
-        data = without_bad(data, skip_bad)
-    if data.kind == "table" and not missing:
-        _check_whole(data.frame)
-    return data, None
-
-
-def _of_task(task: Task) -> Samples:
-    """A known task as one's own data: its samples are called by their part and number."""
-    splits = [getattr(task, part) for part in PARTS]
-    return Samples(
-        kind="images" if len(np.shape(splits[0].x[0])) == 3 else "table",
-        ids=[f"{name}/{row}" for name, split in zip(PARTS, splits, strict=True) for row in range(len(split))],
-        y=np.concatenate([split.y.numpy() for split in splits]),
-        class_names=task.class_names,
-        split=np.repeat(np.arange(3), [len(split) for split in splits]),
-    )
-
-
 def own_model(name: str, data: Samples) -> Callable[[], Any]:
     """A function that makes a fresh model: a network by name or `module:function`, or an estimator."""
     if ":" not in name:
@@ -336,41 +285,6 @@ def own_model(name: str, data: Samples) -> Callable[[], Any]:
     known = table.task(data) if takes(function, "shape") else None  # else it need not be computed
     size = (1,) if known is None else networks.shape_of(known)
     return lambda: call_own(name, function, size, len(data.class_names))
-
-
-def without_bad(data: Samples, skip: bool) -> Samples:
-    """Images that can be read; names all others, and raises ValueError unless they may be skipped."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor() as pool:
-        reasons = list(pool.map(_reason, data.files))
-    bad = [row for row, reason in enumerate(reasons) if reason]
-    if not bad:
-        return data
-    shown = "; ".join(f"{data.ids[row]} ({reasons[row]})" for row in bad[: None if len(bad) <= 50 else 50])
-    more = f"; and {len(bad) - 50:,} more" if len(bad) > 50 else ""
-    listed = f"{len(bad):,} of {len(reasons):,} images cannot be read: {shown}{more}"
-    if not skip:
-        raise ValueError(f"{listed}; mend or remove them, or leave them out with --skip-bad")
-    kept = np.setdiff1d(np.arange(len(reasons)), bad)
-    lacking = [
-        data.class_names[i]
-        for i in range(len(data.class_names))
-        if any(not ((data.y[kept] == i) & (data.split[kept] == part)).any() for part in (0, 1, 2))
-    ]
-    if lacking:
-        raise ValueError(f"{listed}; too few images are left of {', '.join(lacking[:5])}")
-    ids, note = [data.ids[row] for row in kept], f"{listed}; they were left out"
-    return dataclasses.replace(data.take(kept), ids=ids, notes=(*data.notes, note))
-
-
-def _reason(file: Path) -> str:
-    """Why an image cannot be read; empty if it can."""
-    try:
-        read_image(file, 8)
-    except ValueError as error:
-        return str(error).split("; ")[0]
-    return ""
 
 
 # -- the folder ------------------------------------------------------------------------------------------
@@ -497,6 +411,7 @@ def summarise(done: Audited) -> dict[str, Any]:
         },
         "seed": done.seed,
         "training": dict(found.about),
+        "sentences": list(sentences(judged, done.description.headline)),
         "judgement": judged.as_dict(),
         "description": done.description.as_dict(),
         "triage": {**counts, "late": judged.late, "notes": page.list_notes(done)},

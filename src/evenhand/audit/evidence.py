@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from evenhand.core.partition import Balanced, Partition, partition, sample_weights
+from evenhand.audit.shortcut import Shortcut
+from evenhand.core.partition import Balanced, Partition, partition, rebalance, sample_weights
+from evenhand.training import log
+from evenhand.training.data import Task
+from evenhand.training.execute import execute
+from evenhand.training.recipe import Recipe
+from evenhand.training.record import Record
+from evenhand.training.store import verify_digested
 
 PARTS = ("train", "val", "test")
 
@@ -34,10 +42,14 @@ class Evidence:
     balanced: Mapping[str, np.ndarray]
     unseen: np.ndarray  # (training samples, classes) float32 probabilities
     unseen_balanced: np.ndarray  # the same
+    shortcut: Shortcut | None = None  # the property that alone predicts most labels
+    unseen_without: np.ndarray | None = None  # like `unseen`, by models that do not see that property
     group: Mapping[str, np.ndarray] | None = None  # for scoring only
     group_names: tuple[str, ...] = ()
+    records: Mapping[str, Record] = field(default_factory=dict)  # the runs of both models, by name
     files: Mapping[str, bytes] = field(default_factory=dict)  # the two models, by file name
     about: Mapping[str, Any] = field(default_factory=dict)  # what was trained, and how long
+    direct: bool = False  # whether any property of the data can be a candidate for a shortcut
 
     @cached_property
     def late(self) -> np.ndarray:
@@ -98,3 +110,88 @@ def course(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     wrong_last = np.where(right.all(axis=1), 0, right.shape[1] - np.argmin(right[:, ::-1], axis=1))
     learned = np.where(right[:, -1], wrong_last + 1, -1)
     return learned.astype(np.int64), forgotten.astype(np.int64)
+
+
+def collect(
+    task: Task,
+    *,
+    seed: int,
+    runs: Path,
+    device: str,
+    num_folds: int,
+    show: log.Silent,
+    recipe: Recipe | None = None,
+    estimator: dict[str, Any] | None = None,
+    shortcut: Shortcut | None = None,
+    without: str = "",
+) -> Evidence:
+    """Train the models of an audit, or read what an earlier call has left under `runs`.
+
+    estimator: The settings of the method that name an estimator; without them, networks are trained.
+    without: The features that show the shortcut, for the method.
+    """
+    settings: dict[str, Any] = {"recipe": recipe, "seed": seed, "runs": runs, "device": device, "show": show}
+    method = "evenhand.audit.method"
+    if estimator:
+        baseline = execute(task, method, {**estimator, "num_folds": 0}, **settings)
+    else:
+        baseline = execute(task, "erm", **settings)
+    record = execute(
+        task, method, {**(estimator or {}), "num_folds": num_folds, "without": without}, **settings
+    )
+    assert record.partition is not None
+    parts, length = record.partition, record.config["stages"]["erm"]["epochs"]
+    splits = {part: getattr(task, part) for part in PARTS}
+    fold = folds(parts, num_folds)
+    unseen = np.zeros((2, len(fold), task.num_classes), dtype=np.float32)
+    for number in range(num_folds):
+        for each, name in zip(unseen, ("fold", "balanced"), strict=True):
+            each[fold == number] = _outputs(record, f"{name}{number}")
+    blind = np.zeros_like(unseen[0])
+    for half in (0, 1) if without else ():
+        blind[fold % 2 == half] = _outputs(record, f"without{half}")
+    last = {"baseline": (baseline, _outputs(record, "erm")), "balanced": (record, _outputs(record, "model"))}
+    guesses = {
+        key: {"train": train.argmax(1), **{p: each.predictions[p].astype(np.int64) for p in PARTS[1:]}}
+        for key, (each, train) in last.items()
+    }
+    grouped = all(split.group is not None for split in splits.values())
+    return Evidence(
+        class_names=task.class_names,
+        y={part: split.y.numpy() for part, split in splits.items()},
+        losses=_history(record, "losses", length),
+        hits=_history(record, "hits", length),
+        val_losses=_history(record, "val_losses", length),
+        parts=parts,
+        balanced_rows=rebalance(parts, seed=seed),
+        baseline=guesses["baseline"],
+        balanced=guesses["balanced"],
+        unseen=unseen[0],
+        unseen_balanced=unseen[1],
+        shortcut=shortcut,
+        direct=bool(estimator),
+        unseen_without=blind if without else None,
+        group={part: split.group.numpy() for part, split in splits.items()} if grouped else None,
+        group_names=task.group_names,
+        records={"baseline": baseline, "balanced": record},
+        about={
+            "model": (estimator or {}).get("estimator", record.config["full_recipe"]["model"]),
+            "epochs": length,
+            "trainings": 2 + 2 * num_folds,
+        },
+    )
+
+
+def _history(record: Record, name: str, epochs: int) -> np.ndarray:
+    history: np.ndarray = np.load(record.stage("erm") / f"{name}.npy", allow_pickle=False)
+    return np.ascontiguousarray(history[:, :epochs])
+
+
+def _outputs(record: Record, stage: str) -> np.ndarray:
+    """What a training says of the samples that it was kept for."""
+    folder = record.stage(stage)
+    path = folder / "outputs-estimator.npy"
+    path = path if path.exists() else folder / "outputs-val.npy"
+    verify_digested(path)
+    outputs: np.ndarray = np.load(path, allow_pickle=False)
+    return outputs

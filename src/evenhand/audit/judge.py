@@ -39,6 +39,8 @@ LIKELY, POSSIBLE, SURE, CERTAIN = 0.84, 1.28, 1.645, 2.33  # standard errors: 20
 CLEARLY, HARDLY = 0.05, 0.03  # by which the strength exceeds its threshold
 MOST_DOUBTED = 0.1  # of all labels that may look wrong
 MOST_LOST = 0.2  # late samples lost for each that is mended, where nothing but the gain speaks for a minority
+LEAST_GAIN = 0.05  # of the samples that a shortcut contradicts
+FEWEST_AGAINST = 6  # samples that a property contradicts; fewer cannot be tested
 BINS = 5  # of the first model's confidence, within each of its answers
 
 
@@ -70,6 +72,54 @@ class Information:
     def chance(self) -> float:
         """How likely so large a statistic is where the second answer tells nothing, one-sided."""
         return math.erfc(self.z / math.sqrt(2)) / 2
+
+
+@dataclass(frozen=True)
+class ShortcutTest:
+    """Of the samples that a property contradicts, what a model gets right that does not rely on it."""
+
+    name: str
+    words: str
+    accuracy: float  # of the property alone
+    count: int  # training samples that it contradicts
+    right: int  # of these, by the model of the data as collected
+    right_without: int  # by a model that does not see the property, or else by the balanced one
+    z: float  # of the difference
+    seen: bool  # whether the second model was the balanced one
+
+    @property
+    def gain(self) -> float:
+        return (self.right_without - self.right) / max(self.count, 1)
+
+    @property
+    def chance(self) -> float:
+        """How likely so large a difference is by chance, one-sided."""
+        return math.erfc(self.z / math.sqrt(2)) / 2
+
+    @property
+    def sentence(self) -> str:
+        other = "after balancing" if self.seen else "without seeing it"
+        return (
+            f"of the {self.count:,} samples that contradict {self.words}, the model predicts {self.right:,} "
+            f"correctly, and {other} {self.right_without:,}"
+        )
+
+
+def shortcut_test(found: Evidence) -> ShortcutTest | None:
+    """The test of the property that alone predicts most labels (McNemar); None if there is none."""
+    known = found.shortcut
+    if known is None:
+        return None
+    second = found.unseen_balanced if found.unseen_without is None else found.unseen_without
+    y = found.y["train"]
+    before, after = (each.argmax(1)[known.against] == y[known.against] for each in (found.unseen, second))
+    changed = int((before != after).sum())
+    right, without = int(before.sum()), int(after.sum())
+    z = (without - right) / math.sqrt(changed + 1)
+    return ShortcutTest(
+        known.name, known.words, known.accuracy, int(known.against.sum()), right, without, z,
+        found.unseen_without is None,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,6 +155,17 @@ class Judgement:
     strength: float
     threshold: float
     classes: tuple[ClassEvidence, ...]
+    shortcut: ShortcutTest | None = None
+
+    @property
+    def proven(self) -> bool:
+        """Whether the advice rests on a property that has a name."""
+        test = self.shortcut
+        return self.advice == "retrain" and test is not None and test.z > CERTAIN and test.gain > LEAST_GAIN
+
+    def minority(self, found: Evidence) -> np.ndarray:
+        """The training samples of the minority: those that contradict the shortcut, or late ones."""
+        return found.shortcut.against if self.proven and found.shortcut is not None else found.late
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for summary.json."""
@@ -129,7 +190,9 @@ def judge(found: Evidence, aim: str = "worst-group") -> Judgement:
     strength, needed = overall(gaps, sizes), threshold(len(y))
     # Gaps know no direction: where the smaller parts are learned sooner, there is nothing late to repeat.
     excess = strength - needed if min(sizes.sum(), late.sum()) >= FEWEST_LATE else -1.0
-    advice, reason = advise(found, even, information, excess, counts[:2], _losing(found, before, after))
+    test = shortcut_test(found)
+    losing = _losing(found, before, after)
+    advice, reason = advise(found, even, information, excess, counts[:2], losing, test)
     better = advice == "retrain" and (aim == "worst-group" or collected.gain >= 0)
     classes = tuple(
         _class(found.class_names[int(label)], y == label, late, mended, lost, float(gap))
@@ -151,6 +214,7 @@ def judge(found: Evidence, aim: str = "worst-group") -> Judgement:
         strength=strength,
         threshold=needed,
         classes=classes,
+        shortcut=test,
     )
     return replace(judged, reasons=(reason, *evidence_sentences(judged)))
 
@@ -162,32 +226,58 @@ def advise(
     excess: float,
     late_changes: Sequence[int],
     losing: str,
+    test: ShortcutTest | None = None,
 ) -> tuple[str, str]:
     """The advice and its main reason.
 
     excess: By how much the strength exceeds its threshold.
     late_changes: How many late samples are mended, and how many are lost.
     losing: A class that pays for the gain of the others; empty if there is none.
+    test: That of the property that alone predicts most labels; None if there is no such property.
     """
-    y, informed = found.y["train"], information.z > -SURE
+    y = found.y["train"]
     errors = int((found.unseen.argmax(1) != y).sum())
     if not learned(found.unseen, y):
         right, largest = (found.unseen.argmax(1) == y).mean(), np.bincount(y).max() / len(y)
         return "cannot tell", (
-            f"the model is right on {100 * right:.1f}% of the samples that it had not seen, where naming the "
-            f"largest class would be on {100 * largest:.1f}%: it has learned too little; try another "
-            "--model, more epochs or more data"
+            f"the model predicts {100 * right:.1f}% of the samples that it had not seen, and the largest "
+            f"class has {100 * largest:.1f}%: it has learned too little; try another --model, more epochs or "
+            "more data"
         )
     if len(only := np.unique(found.balanced["train"])) == 1:
         return "cannot tell", (
-            f"the training of the balanced model failed: it says {found.class_names[int(only[0])]!r} of "
+            f"the training of the balanced model failed: it predicts {found.class_names[int(only[0])]!r} for "
             "every training sample; another --model may learn"
         )
+    if test is not None and test.z > CERTAIN and test.gain > LEAST_GAIN:
+        return "retrain", f"{test.sentence}; by chance alone, p = {test.chance:.1g}"
+    if test is not None and (test.z > POSSIBLE or test.count < FEWEST_AGAINST):
+        return "cannot tell", f"{test.sentence}; these are too few to be certain"
+    if found.direct:  # all properties of the data are known, and none is a shortcut by itself
+        steady = late_changes[1] <= MOST_LOST * late_changes[0]
+        if even.z > CERTAIN and information.z > 0 and steady and not losing:
+            return "retrain", "late samples gain more from balancing than the others lose"
+        if even.z > SURE and information.z > 0 and not losing:
+            return "cannot tell", "balancing may help late samples; more samples would tell"
+        return "nothing found", "no property is a shortcut, and late samples do not gain from balancing"
     if errors < FEWEST_ERRORS:
         return "cannot tell", (
             f"the model gets {errors} of {len(y):,} samples wrong that it had not seen, too few to test "
             "whether another model mends them"
         )
+    return _advise_by_histories(found, even, information, excess, late_changes, losing)
+
+
+def _advise_by_histories(
+    found: Evidence,
+    even: Change,
+    information: Information,
+    excess: float,
+    late_changes: Sequence[int],
+    losing: str,
+) -> tuple[str, str]:
+    """The advice where shortcuts may be of a kind that has no name, as in images and embeddings."""
+    y, informed = found.y["train"], information.z > -SURE
     steady = late_changes[1] <= MOST_LOST * late_changes[0]
     clearly = even.z > LIKELY and excess >= CLEARLY
     certainly = even.z > CERTAIN and (excess >= 0 or (informed and steady))
@@ -407,6 +497,11 @@ def recommendation(judged: Judgement) -> str:
         "Ship the model trained on the data as collected, since the aim is accuracy: with the balanced "
         f"model, {change}. For the worst group (--aim worst-group), ship the balanced model."
     )
+
+
+def sentences(judged: Judgement, shortcut: str) -> tuple[str, ...]:
+    """What the shortcut is, if one is named, what to do, and how sure that is."""
+    return tuple(each for each in (shortcut, recommendation(judged), judged.reasons[0]) if each)
 
 
 # -- both models side by side ----------------------------------------------------------------------------

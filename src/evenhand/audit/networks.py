@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,19 +16,15 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from evenhand.audit import portable
-from evenhand.audit.evidence import PARTS, Evidence, folds
-from evenhand.core.partition import rebalance
+from evenhand.audit.evidence import Evidence
 from evenhand.core.ranks import resolve_device
 from evenhand.tasks import cache_root, folder, table
 from evenhand.tasks.samples import MEAN, STD, TRAIN, Samples, decode_images
-from evenhand.training import log
 from evenhand.training.batches import batch_sizes
 from evenhand.training.data import Task, as_input, checksum
-from evenhand.training.execute import execute
 from evenhand.training.models import make_model
 from evenhand.training.recipe import Recipe
-from evenhand.training.record import Record
-from evenhand.training.store import verify_digested, write_bytes
+from evenhand.training.store import write_bytes
 
 BACKBONES = ("resnet18", "mobilenet_v2", "resnet50", "mobilenet_v3_small", "efficientnet_b0")
 FROZEN_SIZE, OWN_SIZE = 128, 32  # pixels
@@ -41,75 +36,16 @@ HEAD = Recipe(model="linear", epochs=60, batch_size=64, check_every=1)
 CHUNK = 64  # images in one pass through a backbone
 
 
-def evidence(
-    task: Task,
-    *,
-    seed: int,
-    epochs: int | None,
-    runs: Path,
-    device: str,
-    num_folds: int,
-    show: log.Silent,
-) -> Evidence:
-    """Train ERM and TAB, and both again for each fold; finished trainings are not done again."""
-    recipe = task.recipe if epochs is None else task.recipe.replace(epochs=epochs)
-    settings: dict[str, Any] = {"recipe": recipe, "seed": seed, "runs": runs, "device": device, "show": show}
-    baseline = execute(task, "erm", **settings)
-    record = execute(task, "evenhand.audit.method", {"num_folds": num_folds}, **settings)
-    assert record.partition is not None
-    parts, length = record.partition, record.config["stages"]["erm"]["epochs"]
-    fold = folds(parts, num_folds)
-    unseen, unseen_balanced = (
-        np.choose(fold[:, None], [_outputs(record, f"{name}{n}") for n in range(num_folds)])
-        for name in ("fold", "balanced")
-    )
-    trained = {"baseline": _outputs(baseline, "erm"), "balanced": _outputs(record, "model")}
-    guesses = {
-        key: {"train": trained[key].argmax(1), **{p: each.predictions[p].astype(np.int64) for p in PARTS[1:]}}
-        for key, each in (("baseline", baseline), ("balanced", record))
+def finished(found: Evidence) -> Evidence:
+    """The same with both networks as files that say what they take."""
+    files = {
+        f"{name}.safetensors": portable.network_bytes(
+            (record.path / "model.safetensors").read_bytes(),
+            {"model": record.config["full_recipe"]["model"], **record.config["inputs"]},
+        )
+        for name, record in found.records.items()
     }
-    splits = {part: getattr(task, part) for part in PARTS}
-    grouped = all(split.group is not None for split in splits.values())
-    return Evidence(
-        class_names=task.class_names,
-        y={part: split.y.numpy() for part, split in splits.items()},
-        losses=_history(record, "losses", length),
-        hits=_history(record, "hits", length),
-        val_losses=_history(record, "val_losses", length),
-        parts=parts,
-        balanced_rows=rebalance(parts, seed=seed),
-        baseline=guesses["baseline"],
-        balanced=guesses["balanced"],
-        unseen=unseen,
-        unseen_balanced=unseen_balanced,
-        group={part: split.group.numpy() for part, split in splits.items()} if grouped else None,
-        group_names=task.group_names,
-        files={
-            f"{key}.safetensors": portable.network_bytes(
-                (each.path / "model.safetensors").read_bytes(),
-                {"model": recipe.model, **each.config["inputs"]},
-            )
-            for key, each in (("baseline", baseline), ("balanced", record))
-        },
-        about={
-            "model": recipe.model,
-            "epochs": length,
-            "trainings": 2 + 2 * num_folds,
-            "seconds": round(baseline.timing["unshared"] + record.timing["unshared"], 1),
-        },
-    )
-
-
-def _history(record: Record, name: str, epochs: int) -> np.ndarray:
-    history: np.ndarray = np.load(record.stage("erm") / f"{name}.npy", allow_pickle=False)
-    return np.ascontiguousarray(history[:, :epochs])
-
-
-def _outputs(record: Record, stage: str) -> np.ndarray:
-    path = record.stage(stage) / "outputs-val.npy"
-    verify_digested(path)
-    outputs: np.ndarray = np.load(path, allow_pickle=False)
-    return outputs
+    return dataclasses.replace(found, files=files)
 
 
 def image_task(
@@ -280,7 +216,7 @@ class Backbone:
         }
         files = {
             name: portable.network_bytes(self.whole(read_safetensors(content)), takes)
-            for name, content in found.files.items()
+            for name, content in finished(found).files.items()
         }
         about = {**found.about, "model": f"linear on features of {self.name}", "size": self.size}
         return dataclasses.replace(found, files=files, about=about)

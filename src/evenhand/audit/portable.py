@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from evenhand.tasks import table
-from evenhand.training.estimator import NODES, tree_arrays, tree_scores
+from evenhand.training.estimator import NODES, tree_scores
 from evenhand.training.estimator_histories import softmax
 from evenhand.training.store import NUMBER, parse_json, schema_error
 
@@ -60,14 +60,14 @@ def network_bytes(weights: bytes, about: dict[str, Any]) -> bytes:
     return bytes(save_tensors(load(weights), {ABOUT: json.dumps({"kind": "network", **about})}))
 
 
-def linear_bytes(vectorizer: Any, model: Any, classes: tuple[str, ...]) -> bytes:
-    """A linear model on TF-IDF as a file."""
+def linear_bytes(vectorizer: Any, model: dict[str, np.ndarray], classes: tuple[str, ...]) -> bytes:
+    """A linear model on TF-IDF as a file; `model` holds its weights and intercepts."""
     words = vectorizer.get_feature_names_out().tolist()
     arrays: dict[str, np.ndarray] = {
         "vocabulary": np.frombuffer("\n".join(words).encode(), dtype=np.uint8),
         "idf": np.asarray(vectorizer.idf_, dtype=np.float64),
-        "coefficients": np.asarray(model.coef_, dtype=np.float64),
-        "intercept": np.asarray(model.intercept_, dtype=np.float64),
+        "coefficients": model["weight"],
+        "intercept": model["intercept"],
     }
     return bytes(save(arrays, {ABOUT: json.dumps({"kind": "words", "classes": list(classes)})}))
 
@@ -91,10 +91,11 @@ def linear_probabilities(file: ModelFile, texts: list[str]) -> np.ndarray:
     return shares
 
 
-def boosting_bytes(columns: Any, model: Any, classes: tuple[str, ...]) -> bytes:
-    """Gradient boosting as a file; `columns` turns a frame into numbers, the words' codes first."""
+def boosting_bytes(columns: Any, model: dict[str, np.ndarray], classes: tuple[str, ...]) -> bytes:
+    """The trees of gradient boosting as a file; `columns` turns a frame into numbers, words' codes first."""
     about = {"kind": "trees", "classes": list(classes), **_columns(columns)}
-    return bytes(save(tree_arrays(model), {ABOUT: json.dumps(about)}))
+    arrays = {name: model[name] for name in (*NODES, "sets", "roots", "start")}
+    return bytes(save(arrays, {ABOUT: json.dumps(about)}))
 
 
 def _columns(columns: Any) -> dict[str, Any]:
@@ -146,4 +147,5 @@ def _numbers(file: ModelFile, frame: Any) -> np.ndarray:
         for name, codes in file.about["words"].items()
     ]
     columns += [table.numbers(frame[name]) for name in file.about["numbers"]]
-    return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
+    # As in training, whose numbers are float32.
+    return np.stack([np.asarray(column, dtype=np.float32) for column in columns], axis=1).astype(np.float64)

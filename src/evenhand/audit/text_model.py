@@ -15,6 +15,7 @@ from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as safetensors_bytes
 
 from evenhand.audit.evidence import Evidence
+from evenhand.audit.networks import finished
 from evenhand.core.ranks import resolve_device
 from evenhand.tasks.samples import Samples
 from evenhand.training import hub
@@ -172,7 +173,7 @@ class TextModel:
         for name in ("dtype", "torch_dtype", "_name_or_path"):  # of the folder, not of these
             config.pop(name, None)
         files = dict[str, bytes]()
-        for name, content in found.files.items():
+        for name, content in finished(found).files.items():
             folder = name.removesuffix(".safetensors")
             state = {key.removeprefix("model."): value for key, value in read_safetensors(content).items()}
             files[f"{folder}/model.safetensors"] = safetensors_bytes(state, metadata={"format": "pt"})

@@ -71,13 +71,12 @@ def audit(
     verbose: Verbose = False,
 ) -> None:
     """Find shortcuts in your data: which samples break them, and does retraining help?"""
-    from evenhand.audit.audit import audit as audit_
-    from evenhand.audit.audit import summarise
+    from evenhand.audit.audit import run, summarise
     from evenhand.training.log import choose_progress
 
     if labels is not None:
         data = f"embeddings:path={Path(data).absolute()},labels={labels.absolute()}"
-    done = audit_(
+    done = run(
         data,
         label=label,
         text=text,

@@ -22,13 +22,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
 from evenhand.core.partition import Partition, partition, rebalance, sample_weights
-from evenhand.training.estimator_histories import (
-    learns_by_steps,
-    record,
-    seeded,
-    takes_weights,
-    training_of,
-)
+from evenhand.training.estimator import balances_by_weight
+from evenhand.training.estimator_histories import record, seeded, takes_weights, training_of
 
 Array = npt.NDArray[Any]
 
@@ -177,7 +172,7 @@ class TabClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type
                 f"rebalance must be 'indices' for {name}, whose training takes no sample weights"
             )
         if self.rebalance == "auto":
-            return possible and not learns_by_steps(last)
+            return balances_by_weight(last)
         return self.rebalance == "weights"
 
     def __sklearn_tags__(self) -> Any:

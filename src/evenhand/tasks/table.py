@@ -49,7 +49,7 @@ def load(
 
 
 def read_table(
-    file: Path,
+    source: Path | Any,
     *,
     label: str,
     text: str | None = None,
@@ -62,11 +62,16 @@ def read_table(
 ) -> Samples:
     """The table's labelled rows, their columns checked and cleaned, divided into three parts.
 
+    source: A file, or a pandas DataFrame.
     drop: Columns that are left out.
     hide_group: Whether the group column is kept from the model. Else it is a feature as well.
     missing: Whether cells of a column of numbers that hold no number are gaps. Else they are refused.
     """
-    frame = read(file, header=header)
+    if isinstance(source, pandas.DataFrame):
+        frame, file = source.rename(columns=str).reset_index(drop=True), Path("the DataFrame")
+        _check_names(frame.columns.tolist(), file)
+    else:
+        frame, file = read(source, header=header), source
     named = [("--label", label), ("--text", text), ("--image", image), ("--group", group)]
     for option, column in [*named, *(("--drop", column) for column in drop)]:
         if column is not None and column not in frame.columns:
@@ -364,7 +369,8 @@ class WordCodes(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             kept = sorted(counts.index[counts > 1][:MOST_CODES])
             self.codes_.append({word: float(code) for code, word in enumerate(kept)})
             self.gaps_.append(float(len(kept)) if frame[name].isna().any() else None)
-            self.unseen_.append(float(len(kept) + 1) if len(counts) > len(kept) else None)
+            rest = len(kept) + (self.gaps_[-1] is not None)  # no code is left out, as boosting counts them
+            self.unseen_.append(float(rest) if len(counts) > len(kept) else None)
         return self
 
     def transform(self, frame: Any) -> np.ndarray:
@@ -372,6 +378,15 @@ class WordCodes(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         every = zip(frame.columns, self.codes_, self.gaps_, self.unseen_, strict=True)
         columns = [coded(frame[name], codes, gap, unseen) for name, codes, gap, unseen in every]
         return np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
+
+
+def coded_columns(frame: Any) -> Any:
+    """scikit-learn's transformer of a cleaned frame for boosting: codes of words, then plain numbers."""
+    from sklearn.compose import ColumnTransformer
+
+    words = word_columns(frame)
+    numbers = [name for name in frame.columns if name not in words]
+    return ColumnTransformer([("words", WordCodes(), words), ("numbers", "passthrough", numbers)])
 
 
 def dense_columns(frame: Any) -> Any:

@@ -207,6 +207,8 @@ def content_of(split: Split) -> list[Tensor | np.ndarray | str]:
     """What of a split's inputs can be told apart cheaply: all of an array, some items of a dataset."""
     if isinstance(split.x, (Tensor, np.ndarray)):
         return [split.x]
+    if hasattr(split.x, "content"):  # a dataset that gives all of it
+        return [*split.x.content()]
     if len(split.x) == 0:
         return []
     with fixed_randomness():  # so that a dataset that augments at random is recognised

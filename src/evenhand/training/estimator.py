@@ -16,8 +16,17 @@ from torch import Tensor, nn
 from evenhand.core import ranks
 from evenhand.training import log
 from evenhand.training.checkpoint import Histories, claim_together, load_for_all, save_checkpoint, write_curve
-from evenhand.training.data import checksum
-from evenhand.training.estimator_histories import fit, losses_of, probabilities, seeded, softmax, training_of
+from evenhand.training.data import Split, checksum
+from evenhand.training.estimator_histories import (
+    fit,
+    learns_by_steps,
+    losses_of,
+    probabilities,
+    seeded,
+    softmax,
+    takes_weights,
+    training_of,
+)
 from evenhand.training.forward import weighted_mean
 from evenhand.training.keys import Description, is_named
 from evenhand.training.stage import (
@@ -37,6 +46,7 @@ if TYPE_CHECKING:
 SNAPSHOT = "estimator"
 PREFIX = "estimator_"  # of the tensors of such a model
 MOST_PROBED = 8192  # features of a pipeline that is asked for the weight of each
+MOST_CHECKED = 2000  # rows of which arrays must say what the estimator says
 NODES: dict[str, tuple[str, type]] = {
     "value": ("value", np.float64),
     "feature": ("feature_idx", np.int64),
@@ -48,6 +58,30 @@ NODES: dict[str, tuple[str, type]] = {
     "categorical": ("is_categorical", np.int64),
     "set": ("bitset_idx", np.int64),
 }  # of every node: what it is called here and in scikit-learn
+
+
+class SparseRows:
+    """A sparse matrix as the inputs of a split. One item is one row, (features,) float32."""
+
+    def __init__(self, values: Any) -> None:
+        self.matrix = values.tocsr()
+
+    def __len__(self) -> int:
+        return int(self.matrix.shape[0])
+
+    def __getitem__(self, row: int) -> Tensor:
+        return torch.from_numpy(self.matrix[row].toarray()[0]).float()
+
+    def content(self) -> tuple[np.ndarray, ...]:
+        """All of it, for checksums."""
+        return self.matrix.data, self.matrix.indices, self.matrix.indptr
+
+
+def matrix(run: Run, split: Split) -> Any:
+    """The rows as an estimator takes them: (samples, features) float64, or a sparse matrix."""
+    if isinstance(split.x, SparseRows):
+        return split.x.matrix[split.rows.numpy()]
+    return np.concatenate([batch.x.flatten(1).double().cpu().numpy() for batch in run.batches(split)])
 
 
 class EstimatorModel(nn.Module):
@@ -62,6 +96,7 @@ class EstimatorModel(nn.Module):
         for name, values in tensors.items():
             self.register_buffer(name, values)
         self.num_classes, self.estimator = num_classes, estimator
+        self.trees: Any = None  # boosting that says the same as the arrays, and sooner
 
     @property
     def unsaved(self) -> str:
@@ -69,12 +104,20 @@ class EstimatorModel(nn.Module):
         return "" if self.estimator is None else type(self.estimator).__name__
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.detach().flatten(1).double().cpu().numpy()
+        return self.of_rows(x.detach().flatten(1).double().cpu().numpy()).to(x.device)
+
+    def of_rows(self, rows: Any) -> Tensor:
+        """Log probabilities, (rows, classes) float32, of an array or a sparse matrix."""
         arrays = self._arrays()
-        given = from_arrays(arrays, rows) if self.estimator is None else probabilities(self.estimator, rows)
-        every = np.zeros((len(rows), self.num_classes))
+        if self.estimator is not None:
+            given = probabilities(self.estimator, rows)
+        elif self.trees is not None:
+            given = softmax(self.trees._raw_predict(rows))
+        else:
+            given = from_arrays(arrays, rows)
+        every = np.zeros((rows.shape[0], self.num_classes))
         every[:, arrays["classes"]] = given
-        return torch.from_numpy(np.log(every.clip(1e-7, 1))).float().to(x.device)
+        return torch.from_numpy(np.log(every.clip(1e-7, 1))).float()
 
     def as_linear(self) -> nn.Linear:
         """A linear model as a layer, to be put on a network with `replace_head`."""
@@ -101,11 +144,20 @@ def empty(tensors: Mapping[str, Tensor], num_classes: int) -> EstimatorModel:
     return EstimatorModel({name: torch.zeros_like(each) for name, each in tensors.items()}, num_classes)
 
 
+def balances_by_weight(estimator: Any) -> bool:
+    """Whether a minority is given more weight; else its rows are repeated.
+
+    With `partial_fit`, a weight of 20 would be a step 20 times as long.
+    """
+    return takes_weights(estimator) and not learns_by_steps(estimator)
+
+
 # -- classifiers as arrays -------------------------------------------------------------------------------
 
 
-def arrays_of(estimator: Any, x: np.ndarray) -> dict[str, np.ndarray] | None:
+def arrays_of(estimator: Any, x: Any) -> dict[str, np.ndarray] | None:
     """A fitted classifier as arrays that say the same of these rows, or None where it is of another kind."""
+    x = x[np.unique(np.linspace(0, x.shape[0] - 1, MOST_CHECKED).astype(int))]
     expected = probabilities(estimator, x)
     for arrays in (*_trees(estimator), *_linear(estimator, x.shape[1])):
         found = from_arrays(arrays, x)
@@ -127,10 +179,20 @@ def from_arrays(arrays: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
 
 
 def _trees(estimator: Any) -> Iterator[dict[str, np.ndarray]]:
-    if type(estimator).__name__ == "HistGradientBoostingClassifier":
-        categorical = estimator.is_categorical_
-        if categorical is None or not categorical.any():
-            yield tree_arrays(estimator)
+    if type(estimator).__name__ == "HistGradientBoostingClassifier" and _plain_codes(estimator):
+        yield tree_arrays(estimator)
+
+
+def _plain_codes(estimator: Any) -> bool:
+    """Whether its categories are the numbers 0, 1, … in the first columns."""
+    categorical = estimator.is_categorical_
+    if categorical is None or not categorical.any():
+        return True
+    known = estimator._preprocessor.named_transformers_["encoder"].categories_
+    first = bool(categorical[: len(known)].all())
+    return first and all(
+        np.array_equal(each[~np.isnan(each)], np.arange(np.sum(~np.isnan(each)))) for each in known
+    )
 
 
 def _linear(estimator: Any, num_features: int) -> Iterator[dict[str, np.ndarray]]:
@@ -283,10 +345,7 @@ class EstimatorStage:
         """Train it, and look at what it says of training and validation samples at every step it shows."""
         run, split = self.run, self.split
         estimator, y = seeded(self.estimator, run.seed), split.y.numpy()
-        inputs = [
-            np.concatenate([batch.x.flatten(1).double().cpu().numpy() for batch in run.batches(each)])
-            for each in (split, self.val)
-        ]  # as the model will see them, (samples, features) float64
+        inputs = [matrix(run, each) for each in (split, self.val)]
         training = training_of(estimator) if self.recorded else None
         if training is not None:
             for scores in training(estimator, inputs, y, self.weight, self.epochs, run.seed):
@@ -297,7 +356,9 @@ class EstimatorStage:
         arrays = arrays_of(estimator, inputs[0])
         tensors = {PREFIX + name: torch.from_numpy(each) for name, each in (arrays or {}).items()}
         tensors[PREFIX + "classes"] = torch.from_numpy(np.asarray(estimator.classes_).astype(np.int64))
-        return EstimatorModel(tensors, run.num_classes, estimator if arrays is None else None)
+        model = EstimatorModel(tensors, run.num_classes, estimator if arrays is None else None)
+        model.trees = estimator if arrays is not None and "roots" in arrays else None
+        return model
 
     def _train(self) -> tuple[EstimatorModel, dict[str, Any]]:
         begun, curve, run = time.monotonic(), list[dict[str, Any]](), self.run

@@ -181,6 +181,11 @@ class Run:
 
     def predict(self, model: nn.Module, split: Split) -> Tensor:
         """The model's outputs in evaluation mode, (samples, classes) float32 on the CPU."""
+        if hasattr(model, "of_rows"):  # an estimator takes all rows at once, also sparse ones
+            from evenhand.training.estimator import matrix
+
+            outputs: Tensor = model.of_rows(matrix(self, split))  # type: ignore[operator]
+            return outputs
         return logits(model.to(self.device), self._batches(split), self.recipe).cpu()
 
     def batches(self, split: Split) -> Iterator[Batch]:

@@ -1,0 +1,99 @@
+"""Audit: what an audit has written, as an object; and `evenhand.audit`, which makes one in Python."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+
+from evenhand.audit import predict as prediction
+from evenhand.audit.audit import run
+from evenhand.training.store import read_json
+
+MODELS = ("baseline", "balanced")
+
+
+@dataclass(frozen=True)
+class Model:
+    """One of an audit's two models."""
+
+    folder: Path
+    name: str  # "baseline" or "balanced"
+
+    def predict(self, inputs: Any, *, device: str = "auto") -> pandas.DataFrame:
+        """Predictions for a table, a DataFrame or images, one row per sample: id, class and confidence."""
+        if isinstance(inputs, pandas.DataFrame):
+            with tempfile.TemporaryDirectory() as place:
+                file = Path(place) / "inputs.csv"
+                inputs.to_csv(file, index=False)
+                return self.predict(file, device=device)
+        found = prediction.predict(self.folder, Path(inputs), model=self.name, device=device)[1]
+        return pandas.DataFrame({"id": found.ids, "class": found.classes, "confidence": found.confidence})
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The folder of a finished audit.
+
+    `samples` has one row per sample of the data: its split, label, both models' predictions, losses and
+    `triage` ("minority", "mislabelled" or empty). `models["balanced"].predict(frame)` uses a model.
+    """
+
+    folder: Path
+    advice: str  # "retrain", "nothing found" or "cannot tell"
+    ship: str  # which model to ship: "baseline" or "balanced"
+    sentences: tuple[str, ...]  # the shortcut if there is one, what to do, how sure the audit is
+    summary: dict[str, Any] = field(repr=False)  # all of summary.json
+    _place: tempfile.TemporaryDirectory[str] | None = field(repr=False, default=None)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Audit:
+        """The audit that an earlier call or `evenhand audit` has written."""
+        folder = Path(folder)
+        if not prediction.is_audit(folder):
+            raise ValueError(f"expected the folder of an audit, but {folder} holds no summary.json of one")
+        summary = read_json(folder / "summary.json")
+        judged = summary["judgement"]
+        return cls(folder, judged["advice"], summary["ship"]["model"], tuple(summary["sentences"]), summary)
+
+    @cached_property
+    def samples(self) -> pandas.DataFrame:
+        """The table samples.csv."""
+        frame = pandas.read_csv(self.folder / "samples.csv", dtype={"id": str}, keep_default_na=False)
+        numbers = ("margin", "first_loss", "last_loss", "mean_loss", "confidence_unseen")
+        return frame.assign(**{name: pandas.to_numeric(frame[name]) for name in numbers})
+
+    @property
+    def models(self) -> dict[str, Model]:
+        """Both models by name."""
+        return {name: Model(self.folder, name) for name in MODELS}
+
+    @property
+    def indices(self) -> np.ndarray:
+        """The balanced set: rows of `samples`, those of the minority as often as they were repeated."""
+        found: np.ndarray = np.load(self.folder / "indices.npy", allow_pickle=False)
+        return found
+
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.folder / "report.html"
+
+
+def audit(source: Any, *, out: str | Path | None = None, **options: Any) -> Audit:
+    """Audit your own data: which samples break a shortcut, and does retraining help?
+
+    source: A path as for `evenhand audit`, or a DataFrame with `label=` naming the column of classes.
+    out: The folder to write. Without it, the folder lives as long as the result.
+    options: Those of `evenhand audit`: label, text, image, group, drop, aim, model, seed, epochs, device, …
+    """
+    place = tempfile.TemporaryDirectory(prefix="evenhand-audit-") if out is None else None
+    folder = Path(place.name) / "audit" if place else Path(str(out))
+    run(source, out=folder, **options)
+    done = Audit.load(folder)
+    return Audit(done.folder, done.advice, done.ship, done.sentences, done.summary, place)
