@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -58,7 +59,7 @@ class _Chosen(NamedTuple):
         return _Chosen(*(torch.cat(both) for both in zip(self, other, strict=True)))
 
     def at(self, index: Tensor) -> _Chosen:
-        return _Chosen(*(part[index] for part in self))
+        return _Chosen(*(part.index_select(0, index) for part in self))
 
     def farthest(self) -> _Chosen:
         """At most as many as a tail has; of equally far ones, the first."""
@@ -100,6 +101,7 @@ class Passes:
         self.origin = (ranks.concatenate(middle.cpu()) if self._shared else middle.cpu())[0].float().double()
         self.shift = self.origin
         self._backwards = False
+        self._buffers = threading.local()
 
     # -- the passes ----------------------------------------------------------------------------------------
 
@@ -115,8 +117,10 @@ class Passes:
         def measure(c: int, rows: Tensor | slice, x: Tensor) -> tuple[int, Tensor, Tensor, _Chosen, _Chosen]:
             row = torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
             every = _Chosen(x, row.to(self.device) + self._first_row, x.square().sum(1))
-            far = every.at(every.distances > nearest[c]).farthest() if nearest[c] < torch.inf else empty
-            chosen = every.at(_uniform(every.rows) < rate[c])
+            far = empty
+            if nearest[c] < torch.inf:
+                far = every.at((every.distances > nearest[c]).nonzero()[:, 0]).farthest()
+            chosen = every.at((_uniform(every.rows) < rate[c]).nonzero()[:, 0])
             return c, x.sum(0).double(), every.distances.sum().double(), far, chosen
 
         sums = torch.zeros(self.num_classes, self.num_epochs, dtype=torch.float64, device=self.device)
@@ -235,9 +239,7 @@ class Passes:
                 return [work(0, slice(start, start + len(raw)), self._relative(raw))]
             position = self.position[start : start + len(raw)]
             order = _stable_order(position)
-            # A block of a file may be stored epoch by epoch.
-            raw = raw.T.index_select(1, order).T if raw.stride(0) == 1 else raw.index_select(0, order)
-            x, rows = self._relative(raw), order + start
+            x, rows = self._relative(self._gathered(raw, order), gathered=True), order + start
             sizes, found, begin = torch.bincount(position, minlength=self.num_classes).tolist(), list[T](), 0
             for c, count in enumerate(sizes):
                 for first in range(begin, begin + count, step):
@@ -265,11 +267,22 @@ class Passes:
             for start in range(0, self.num_samples, size):
                 yield start, self.x[start : start + size]
 
-    def _relative(self, raw: Tensor) -> Tensor:
-        """Rows in the unit of the passes, less `shift`."""
+    def _gathered(self, raw: Tensor, order: Tensor) -> Tensor:
+        """The rows in this order, in a buffer that the thread overwrites with the next ones."""
+        by_epoch = raw.stride(0) == 1  # as a block of a file may be stored
+        stored = raw.T if by_epoch else raw
+        if getattr(self._buffers, "size", 0) < raw.numel():
+            self._buffers.size, self._buffers.rows = raw.numel(), torch.empty_like(stored).view(-1)
+        out = self._buffers.rows[: raw.numel()].view(stored.shape)
+        torch.index_select(stored, int(by_epoch), order, out=out)
+        return out.T if by_epoch else out
+
+    def _relative(self, raw: Tensor, *, gathered: bool = False) -> Tensor:
+        """Rows in the unit of the passes, less `shift`; `gathered`: in a buffer, which may be overwritten."""
         halves = (torch.float16, torch.bfloat16, torch.float32)
         if self.unit == 1.0 and raw.dtype in halves and self.dtype == torch.float32:
-            return raw.float() - self.shift.to(raw.device, torch.float32)
+            shift = self.shift.to(raw.device, torch.float32)
+            return raw.sub_(shift) if gathered and raw.dtype == torch.float32 else raw.float() - shift
         return (raw.double() / self.unit - self.shift.to(raw.device)).to(self.dtype)
 
 
