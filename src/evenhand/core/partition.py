@@ -80,11 +80,11 @@ class Partition:
         return f"Partition(class: majority + minority (separation); {classes}{strength}{held_out})"
 
     def _repr_html_(self) -> str:
-        return str(_notebook().partition_html(self))
+        return str(importlib.import_module("evenhand.report.notebook").partition_html(self))
 
     def plot(self) -> Any:
         """Draw the sizes of the clusters and the margins; returns a matplotlib Figure."""
-        return _notebook().plot_partition(self)
+        return importlib.import_module("evenhand.report.notebook").plot_partition(self)
 
     def save(self, path: str | Path) -> None:
         """Write it as one .npz file, which holds no pickles."""
@@ -135,11 +135,6 @@ class Partition:
             raise ValueError("sizes are not those of the clusters")
 
 
-def _notebook() -> Any:
-    """What draws a partition. It is loaded by name, because core itself needs torch and numpy only."""
-    return importlib.import_module("evenhand.report.notebook")
-
-
 _ARRAYS = ("minority", "labels", "classes", "sizes", "separation", "margin")
 
 
@@ -176,9 +171,8 @@ def partition(
             )
         return _of_numbers(as_real(losses, "losses"), names)
     classes, position = class_positions(names)
-    given = None
-    if cluster is not None:
-        given = _user_clusters(as_matrix(losses, "losses"), classes, position, cluster)
+    matrix = None if cluster is None else as_matrix(losses, "losses")
+    given = None if matrix is None else _user_clusters(matrix, classes, position, cluster)
     options: dict[str, Any] = {"name": "losses", "largest": LARGEST, "across_ranks": across_ranks}
     if on_device(losses):
         found = split_classes(losses, as_positions(position, len(classes)).to(losses.device), **options)
@@ -292,14 +286,12 @@ def _cuts(
         return list(pool.map(cut_in_two, np.split(buffer, ends[:-1])))
 
 
-def _parts(num_samples: int, size: int = _CHUNK) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, num_samples, size)]
+def _parts(num_samples: int) -> list[slice]:
+    return [slice(start, start + _CHUNK) for start in range(0, num_samples, _CHUNK)]
 
 
 def _reason(size: int, total: float) -> str:
-    if size == 1:
-        return "one sample"
-    return "identical histories" if total == 0 else "a single cluster"
+    return "one sample" if size == 1 else "identical histories" if total == 0 else "a single cluster"
 
 
 def _user_clusters(

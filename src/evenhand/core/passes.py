@@ -273,7 +273,7 @@ class Passes:
         stored = raw.T if by_epoch else raw
         if getattr(self._buffers, "size", 0) < raw.numel():
             self._buffers.size, self._buffers.rows = raw.numel(), torch.empty_like(stored).view(-1)
-        out = self._buffers.rows[: raw.numel()].view(stored.shape)
+        out: Tensor = self._buffers.rows[: raw.numel()].view(stored.shape)
         torch.index_select(stored, int(by_epoch), order, out=out)
         return out.T if by_epoch else out
 
