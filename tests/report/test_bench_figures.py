@@ -303,7 +303,9 @@ def test_what_cannot_be_drawn_says_how_to_make_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["validation", "training"])
 def test_a_task_without_groups_has_no_dynamics_whatever_is_run(tmp_path: Path, name: str) -> None:
     made = [write(tmp_path, "tab", PAIR, task="bar", groups=False)]
-    with pytest.raises(ValueError, match=f"the figure '{name}' needs bias-conflicting samples, but bar does not"):
+    with pytest.raises(
+        ValueError, match=f"the figure '{name}' needs bias-conflicting samples, but bar does not"
+    ):
         draw(name, made, ["bar"])
     with pytest.raises(ValueError, match="but bar does not mark any"):
         draw(name, made)

@@ -42,7 +42,7 @@ def as_numpy(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
 
 
 def as_real(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    """The same, of real numbers or truth values."""
+    """The values as a numpy array of real numbers or bools."""
     array = as_numpy(values, name)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must be real numbers, got {array.dtype}")
@@ -124,7 +124,7 @@ def value_device(device: str | torch.device) -> torch.device:
 
 
 def as_whole(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[np.int64]:
-    """The same, of whole numbers."""
+    """The values as a numpy array of int64."""
     array = as_numpy(values, name)
     if array.dtype.kind not in "iu" and array.size:
         raise ValueError(f"{name} must be whole numbers, got {array.dtype}")
@@ -230,8 +230,8 @@ def class_positions(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDA
 class HistoryFile:
     """Columns on disk. The header counts a column only when all of it has been written.
 
-    What is written outlives the process. A machine that dies may lose what was not synced: file systems
-    lengthen a file on the disk when its data are there, and a count beyond the file's end is cut.
+    Written data survive the process. After a power failure, data that were not synced may be
+    missing. File systems extend a file only after its data are on disk, and a count beyond it is corrected.
     """
 
     def __init__(self, path: Path, num_samples: int, dtype: str) -> None:
@@ -309,7 +309,7 @@ class HistoryFile:
                 f"but it holds {shape[0]} as {dtype}; choose another path"
             )
         whole = (self.path.stat().st_size - _HEAD) // self._column_bytes
-        if whole < shape[1]:  # a disk that failed lost the end; what is left is good
+        if whole < shape[1]:  # the end was lost in a power failure; the rest is intact
             self.count(whole)
         return int(min(shape[1], whole))
 

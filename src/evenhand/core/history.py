@@ -130,13 +130,15 @@ class LossHistory:
             self.flush()
 
     def fetch(self) -> None:
-        """Call it when a device has an epoch's last steps to do: it copies what was recorded to the CPU
-        after them, and meanwhile the last epoch is written."""
+        """Call this after the last steps of an epoch were launched on a device.
+
+        The device then copies the recorded losses to the CPU, while the CPU writes the previous epoch.
+        """
         self._log.fetch()
         self.flush()
 
     def flush(self) -> None:
-        """Have every ended epoch written; call again to try again what failed."""
+        """Write every ended epoch; call it again to retry after a failure."""
         log = self._ended
         if log is None:
             return
@@ -157,13 +159,13 @@ class LossHistory:
         log.clear()
 
     def sync(self) -> None:
-        """Have every ended epoch on the disk, and counted there, whatever happens to the machine."""
+        """Write every ended epoch to disk and sync it, so that it survives a power failure."""
         self.flush()
         if self._file is not None and self._num_epochs > 0:
             self._file.sync()
 
     def truncate(self, num_epochs: int) -> None:
-        """Drop all epochs after the first `num_epochs`, and what has been recorded of the current one."""
+        """Drop all epochs after the first `num_epochs`, including the current one."""
         num_epochs = whole_number(num_epochs, "num_epochs")
         if num_epochs > self.num_epochs:
             raise ValueError(f"cannot truncate to {num_epochs} epochs, the history has {self.num_epochs}")
@@ -302,7 +304,7 @@ class EpochLog:
         self.recorded = True
 
     def fetch(self) -> None:
-        """Let the device copy to the CPU what was noted; nothing waits."""
+        """Start copying the recorded losses to the CPU without waiting."""
         if not self._noted:
             return
         index, losses = (torch.cat(each) for each in zip(*self._noted, strict=True))
@@ -319,7 +321,7 @@ class EpochLog:
         self._noted, self._size = [], 0
 
     def add_up(self) -> None:
-        """Add what was noted to the sums, in its order; the one thing that waits for a device."""
+        """Add the recorded losses to the sums, in order; this is the only call that waits for a device."""
         self.fetch()
         for index, losses, event in self._fetched:
             if event is not None:
@@ -431,7 +433,7 @@ class LossSummary:
 
 
 def summarise(losses: npt.NDArray[Any] | Tensor, of: Of) -> npt.NDArray[np.float32]:
-    """The same of a recorded history, (samples, epochs), read epoch by epoch: O(samples) memory."""
+    """Each sample's mean over a history, (samples, epochs), read epoch by epoch: O(samples) memory."""
     _check_kind(of)
     if losses.ndim != 2 or 0 in losses.shape:
         raise ValueError(f"losses must be shaped (samples, epochs), got {tuple(losses.shape)}")

@@ -58,7 +58,7 @@ class Partition:
     clustered: npt.NDArray[np.bool_] = None  # type: ignore[assignment]  # (samples,); all of them by default
 
     def __post_init__(self) -> None:
-        if self.clustered is None:  # without memory of its own
+        if self.clustered is None:  # takes no memory
             object.__setattr__(self, "clustered", np.broadcast_to(np.True_, len(self.labels)))
         if not 0 <= self.strength <= 1:
             raise ValueError(f"strength must be 0 to 1, got {self.strength}")

@@ -161,7 +161,7 @@ class Passes:
     def mark(
         self, direction: Tensor, threshold: Tensor, scale: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same for one boundary of every class; and per row (x.d - t) * scale, and whether it is in 1.
+        """Sizes and sums for one boundary per class; for each row (x.d - t) * scale, and whether it is in 1.
 
         The arrays of rows are overwritten by the next pass.
         """
@@ -409,7 +409,7 @@ def read_blocks(matrix: npt.NDArray[Any], *, backwards: bool = False) -> Iterato
 
 
 def _read(file: int, parts: npt.NDArray[Any], offset: int, step: int) -> None:
-    """Fill each part, which lie so many bytes apart in the file."""
+    """Fill each part from the file, where the parts are `step` bytes apart."""
     offsets = [offset + number * step for number in range(len(parts))]
     if hasattr(os, "posix_fadvise"):  # so that the disk can work on all of them at once
         for begin in offsets:

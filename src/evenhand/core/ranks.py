@@ -1,6 +1,6 @@
-"""Ranks: the processes that torchrun starts for one training; alone, a process needs nothing of this.
+"""Ranks: the processes that torchrun starts for one training. A single process passes through unchanged.
 
-Every rank must make the same calls in the same order, for each call waits for the others.
+Every rank must make the same calls in the same order, because each call waits for the others.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MEETING = timedelta(minutes=30)  # to find each other, and for GPUs to answer
 # Messages wait longer: the first rank may have to wait for another run to give a folder free. That a rank has
 # died is torchrun's to notice.
 _PATIENCE = timedelta(days=7)
-_messages: Any = None  # carries what lies on the CPU, whatever the GPUs talk through
+_messages: Any = None  # a gloo group for CPU tensors, also when GPUs use NCCL
 
 
 def launched() -> bool:
-    """Whether torchrun, or whatever sets the same variables, has started this process as one of several."""
+    """Whether torchrun, or a launcher with the same variables, started this process as one of several."""
     return all(name in os.environ for name in _ENVIRONMENT) and int(os.environ["WORLD_SIZE"]) > 1
 
 
@@ -48,7 +48,7 @@ def join(*, gpu: bool) -> None:
 
 
 def leave() -> None:
-    """Part from the other ranks at the end of the program."""
+    """Leave the process group at the end of the program."""
     global _messages
     if count() > 1:
         dist.destroy_process_group()
@@ -56,7 +56,7 @@ def leave() -> None:
 
 
 def count() -> int:
-    """How many ranks there are."""
+    """The world size."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -76,7 +76,7 @@ def first() -> bool:
 
 
 def barrier() -> None:
-    """Go on when every rank has come here."""
+    """Wait until every rank has reached this call."""
     add(torch.zeros(1))
 
 
@@ -121,7 +121,7 @@ def concatenate(values: Tensor) -> Tensor:
 
 
 def copy_from_first(values: Tensor) -> None:
-    """Overwrite the values by the first rank's."""
+    """Broadcast rank 0's values, in place."""
     if count() > 1:
         dense = values.contiguous()
         dist.broadcast(dense, 0, group=_group(values))
@@ -129,7 +129,7 @@ def copy_from_first(values: Tensor) -> None:
 
 
 def from_first(compute: Callable[[], T]) -> T:
-    """What the first rank computes, for all; the others do not call it. It must be a value of JSON."""
+    """The result of `compute` on rank 0, broadcast to all ranks; it must be serializable as JSON."""
     if count() == 1:
         return compute()
     answer = bytes_from_first(json.dumps(compute()).encode() if first() else None)
@@ -139,7 +139,7 @@ def from_first(compute: Callable[[], T]) -> T:
 
 
 def from_all(value: T) -> list[T]:
-    """What every rank has, in their order, for all; it must be a value of JSON."""
+    """The values of all ranks, in rank order; they must be serializable as JSON."""
     text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     sizes = concatenate(torch.tensor([len(text)])).tolist()
     return [json.loads(part.numpy().tobytes()) for part in concatenate(text).split(sizes)]
@@ -192,7 +192,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def join_ranks(device: str) -> torch.device:
-    """The device of this process; of several that torchrun has started, each takes a GPU of its own."""
+    """The device of this process; under torchrun, each process takes one GPU."""
     where = resolve_device(device)
     if ranks.launched() and where.type == "cuda":
         if where.index is not None:
@@ -319,7 +319,7 @@ def check_stage(
 
 
 def synchronize_batch_norm(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model with batch normalisation over the whole batch, as a single process computes it."""
+    """The model with batch normalization over the whole batch, as a single process computes it."""
     if ranks.count() == 1:
         return model
     model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -330,7 +330,7 @@ def synchronize_batch_norm(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _normalise(norm: nn.SyncBatchNorm, x: Tensor) -> Tensor:
-    """Batch normalisation of a slice by the whole batch's mean and variance."""
+    """Batch normalization of a slice by the whole batch's mean and variance."""
     average = norm.momentum
     if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)

@@ -1,6 +1,6 @@
 """The best split of some rows in two: many exact splits along lines, improved step by step, the best kept.
 
-With two clusters everything follows from one cluster's sum. Let the rows x be centred on their mean, and let
+With two clusters everything follows from one cluster's sum. Let the rows x be centered on their mean, and let
 s be the sum of the n1 rows in cluster 1, the other having n0. The centroids are s / n1 and -s / n0, and the
 inertia is the total variance less the part between the clusters, so the larger the better:
 
@@ -50,7 +50,7 @@ class Candidates(NamedTuple):
 
 
 class Rows:
-    """Rows of some classes, (classes, rows, epochs), centred.
+    """Rows of some classes, (classes, rows, epochs), centered.
 
     The first rows of a sample are its tail; each of the others represents several of the `sampled_from` rows.
     """
@@ -76,7 +76,7 @@ class Rows:
         self.slack = self.noise + 1e-6 * self.total
 
     def candidates(self, chosen: Tensor) -> Candidates:
-        """Splits from what is true inside cluster 1."""
+        """Splits from masks that are true inside cluster 1."""
         inside = chosen.to(self.x.dtype)
         if self.valid is not None:
             inside *= self.valid
@@ -86,7 +86,7 @@ class Rows:
         if self.mean is not None:
             sums -= sizes[:, :, None] * self.mean
         product = sizes * (self.n - sizes)
-        product.masked_fill_(product == 0, torch.inf)  # an empty cluster is no split, whatever rounding says
+        product.masked_fill_(product == 0, torch.inf)  # an empty cluster is no split, despite rounding
         between = self.n * (sums * sums).sum(2) / product
         return Candidates(inside, sums, sizes, between)
 
@@ -125,7 +125,7 @@ class Rows:
         n, left = self.n[:, :, None], left[..., :-1]
         apart = torch.addcmul(sums[:, :, :-1], left, sums[:, :, -1:] / -n)
         score = apart.square_().div_((n - left).mul_(left).clamp_(min=0.5))
-        # What rounding alone may part stays together: a cut must lie in a gap that all arithmetic sees.
+        # A cut must lie in a gap larger than rounding errors.
         gap = self.gap * torch.linalg.vector_norm(lines, dim=2)[:, :, None]
         score.masked_fill_(p[:, :, 1:] - p[:, :, :-1] <= gap, -1)
         if self.valid is not None:
@@ -237,7 +237,7 @@ def added(inside: Tensor, x: Tensor) -> Tensor:
 def standardised(
     x: Tensor, valid: Tensor | None, counts: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows centred on their class's mean and within -1 and 1, their mean, and their scale; overwrites x.
+    """Rows centered on their class's mean and within -1 and 1, their mean, and their scale; overwrites x.
 
     Equal rows become exactly zero. Classes too large to be searched whole become float32, after centring.
     `weights`, (classes, 1, rows), are the rows that each represents.

@@ -81,7 +81,7 @@ def split_classes(
     largest: float = float("inf"),
     across_ranks: bool = False,
 ) -> TwoMeans:
-    """The same, for `partition`. Errors call the histories by `name`. Raises for values beyond `largest`.
+    """`two_means` for `partition`. Errors call the histories `name`. Raises for values beyond `largest`.
 
     With `across_ranks`, every rank has a part of the samples. The fields of TwoMeans that describe classes
     are then of all ranks, and those that describe samples are of the rank's own.
@@ -136,7 +136,7 @@ def two_means_in_blocks(
     largest: float = float("inf"),
     across_ranks: bool = False,
 ) -> TwoMeans:
-    """The same, of a matrix (samples, epochs) that need not fit into memory.
+    """`two_means` of a matrix (samples, epochs) that need not fit into memory.
 
     Memory holds two blocks, a sample of at most a quarter of a GiB, and five bytes per sample of results.
     """
@@ -160,7 +160,7 @@ def two_means_in_blocks(
 
 
 def on_device(histories: object) -> TypeGuard[Tensor]:
-    """Whether histories lie on a GPU and are so many that they are split there."""
+    """Whether histories are on a GPU and large enough to be split there."""
     if not isinstance(histories, Tensor):
         return False
     return histories.is_cuda and histories.ndim == 2 and histories.numel() > _HUGE
@@ -169,7 +169,7 @@ def on_device(histories: object) -> TypeGuard[Tensor]:
 def two_means_on_device(
     histories: Tensor, labels: Tensor | npt.ArrayLike | None = None, **options: Any
 ) -> TwoMeans:
-    """The same where the histories, (samples, epochs), lie; `assignment` and `margin` stay there too."""
+    """`two_means` on the GPU that holds the histories; `assignment` and `margin` stay there."""
     if histories.ndim != 2 or 0 in histories.shape:
         raise ValueError(f"histories must be shaped (samples, epochs), got {tuple(histories.shape)}")
     classes, position = _device_positions(labels, len(histories), histories.device)
@@ -224,7 +224,7 @@ def _lloyd(
         first = data.first_pass(sample)
     counts, mean = first.counts, first.sums / first.counts[:, None]
     total = (first.squares - counts * (mean + data.shift - data.origin).square().sum(1)).clamp(min=0)
-    total[[bool((x == x[:1]).all()) for x in first.samples]] = 0  # identical rows, whatever rounding says
+    total[[bool((x == x[:1]).all()) for x in first.samples]] = 0  # identical rows, despite rounding
     starts = _starts(first, pool)
     if larger_sample > sample and len(starts) > 1:
         starts = _starts(data.first_pass(larger_sample), pool)

@@ -29,8 +29,8 @@ def robust(
     """The arguments of `Run.fit` that train on the environments, whole numbers from 0, (samples,).
 
     [ENV-1] Groups are class x environment, and are drawn evenly: chances are proportional to 1 / group size.
-    [ENV-2] then "gdro" minimises Group DRO's objective on these groups, with `adjustment` / sqrt(group size)
-    added to their losses for its weights; "even" minimises plain cross-entropy.
+    [ENV-2] then "gdro" minimizes Group DRO's objective on these groups, with `adjustment` / sqrt(group size)
+    added to their losses for its weights; "even" minimizes plain cross-entropy.
     [ENV-3] With environments of the validation samples, the check is kept with the best sum of lowest and
     mean accuracy of a group. The mean decides while a small group is all wrong. No annotated group is read.
     """

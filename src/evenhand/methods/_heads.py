@@ -77,7 +77,7 @@ def descend(
 ) -> Head:
     """Gradient descent, all samples at once, from a last layer to one that fits weighted samples better.
 
-    [HEAD-1] It minimises the sum of w_i x cross-entropy_i + pull x |head - start|^2; a gradient's norm is
+    [HEAD-1] It minimizes the sum of w_i x cross-entropy_i + pull x |head - start|^2; a gradient's norm is
     at most `most`.
     """
     weight, bias = (each.clone().requires_grad_() for each in start)
@@ -95,7 +95,7 @@ def descend(
 def sparse_head(features: Tensor, labels: Tensor, num_classes: int, strength: float, steps: int) -> Head:
     """Logistic regression with an L1 penalty, by accelerated proximal gradient descent (FISTA).
 
-    [HEAD-2] It minimises |weight|_1 + strength x the sum of cross-entropies; the bias has no penalty.
+    [HEAD-2] It minimizes |weight|_1 + strength x the sum of cross-entropies; the bias has no penalty.
     """
     size, target = len(features), F.one_hot(labels, num_classes).float()
     inputs = torch.cat([features, features.new_ones(size, 1)], dim=1)

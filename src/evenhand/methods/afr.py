@@ -28,7 +28,7 @@ def train(
 
     [AFR-1] Weights are proportional to exp(-gamma p_y), p_y being ERM's probability of the label, times
     1 / class size with `even_classes`, and sum to one.
-    [AFR-2] The last layer minimises the weighted loss + pull x its squared distance from ERM's: [HEAD-1],
+    [AFR-2] The last layer minimizes the weighted loss + pull x its squared distance from ERM's: [HEAD-1],
     with gradients of a norm of at most 1.
     """
     rest, held = run.hold_out(held_out)

@@ -22,7 +22,7 @@ STRENGTHS = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)  # of the authors' search on 
 def train(run: Run, *, retrains: int = 20, steps: int = 500) -> nn.Module:
     """Train ERM; then fit an L1 logistic regression on its features. Scores on validation are optimistic.
 
-    [DFR-1] Features are standardised by their mean and deviation over the validation set.
+    [DFR-1] Features are standardized by their mean and deviation over the validation set.
     [DFR-2] A fit is of as many samples of every group as the smallest one has: `sparse_head`, [HEAD-2].
     [DFR-3] The strength is the one that has the best worst-group accuracy on one half of validation when it
     is fitted on the other.

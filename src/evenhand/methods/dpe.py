@@ -31,8 +31,8 @@ def train(
     """Train ERM; then one head after another on its features. Scores on validation are optimistic.
 
     [DPE-1] Logits of a head are -|scale| x the distance of features and prototypes, both of unit length;
-    features are standardised within each sample before. It has one prototype a class.
-    [DPE-2] A head minimises cross-entropy of `sharpness` x logits + 10 x the mean squared length of its
+    features are standardized within each sample before. It has one prototype a class.
+    [DPE-2] A head minimizes cross-entropy of `sharpness` x logits + 10 x the mean squared length of its
     prototypes + c_t x the mean over classes of |mean covariance with the class's earlier unit prototypes|.
     [DPE-3] c_t = diversity / (1 + 0.05 t) for head t = 0, 1, …
     [DPE-4] Each head has a random subset of validation in which all classes are equally frequent. Its last

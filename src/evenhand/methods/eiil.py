@@ -21,7 +21,7 @@ def train(
     """Infer environments from an early model's logits z, then train robustly on class x environment.
 
     [EIIL-1] The slope of a sample's loss l in a scale s of its logits, at s = 1: sum of p_k z_k - z_y.
-    [EIIL-2] Soft environments w = sigmoid(v), v ~ N(0, 1), maximise the mean of the squares of mean(w slope)
+    [EIIL-2] Soft environments w = sigmoid(v), v ~ N(0, 1), maximize the mean of the squares of mean(w slope)
     and mean((1 - w) slope), by Adam.
     [EIIL-3] The environment of a sample is 1 where w > 1/2.
     """

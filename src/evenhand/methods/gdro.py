@@ -58,7 +58,7 @@ class WorstGroup(nn.Module):
         assert group is not None
         losses = F.cross_entropy(model(batch.x), batch.y, reduction="none")
         member = group == torch.arange(len(self.q), device=losses.device)[:, None]  # (groups, batch)
-        # A group that is absent from the batch has loss zero: its q shrinks only by the renormalisation.
+        # A group that is absent from the batch has loss zero: its q shrinks only by the renormalization.
         group_losses = (member * losses).sum(1) / member.sum(1).clamp(min=1)
         q = self.q * torch.exp(self.step_size * (group_losses.detach() + self.penalty))
         self.q = q / q.sum()

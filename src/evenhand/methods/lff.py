@@ -56,7 +56,7 @@ class Failures(nn.Module):
             amplified = self.factor * confidence**self.q
             self._average(batch.index, torch.stack([biased, debiased]).float())
             weight = self._difficulty(batch.index)
-        # One optimiser for both nets is the same as two: no parameter gets a gradient from both terms.
+        # One optimizer for both nets is the same as two: no parameter gets a gradient from both terms.
         return (amplified * biased).mean() + (weight * debiased).mean()
 
     def _average(self, index: Tensor, losses: Tensor) -> None:

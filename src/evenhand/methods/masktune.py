@@ -27,7 +27,7 @@ def train(
     layer: str = "",
     masks_from: Literal["same", "best"] = "same",
 ) -> nn.Module:
-    """Fine-tune ERM on masked images, at the learning rate that it ended with, by the same optimiser.
+    """Fine-tune ERM on masked images, at the learning rate that it ended with, by the same optimizer.
 
     `threshold`: how many deviations above a saliency map's mean a pixel is masked; `layer`: whose output
     the maps are made of, by its name in the model (the last convolution's if empty); `masks_from`: the model

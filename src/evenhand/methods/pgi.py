@@ -93,7 +93,7 @@ def partition_net(features: Tensor, logits: Tensor, labels: Tensor) -> nn.Module
 
 
 def contrast(parts: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """What a division of samples into a and 1 - a is to maximise.
+    """What a division of samples into a and 1 - a is to maximize.
 
     [PGI-3] R1 + R2 + 10 (G1 + G2). R is the mean loss of a part. G is the squared norm of its gradient with
     respect to factors of the logits, one for each class, at 1.

@@ -32,7 +32,7 @@ def train(
     The default is the authors' for CelebA (not blond, blond).
     [SD-3] penalty "true_logit": strength / 2 x z_y^2, as in later comparisons.
     [SD-4] `after`: plain cross-entropy for so many steps, then strength x (cross-entropy + the squares
-    without the factor 1/2), as the authors did on coloured MNIST (450 steps, strength 2e-5, lr 1e-4).
+    without the factor 1/2), as the authors did on colored MNIST (450 steps, strength 2e-5, lr 1e-4).
     """
     if strength < 0:
         raise ValueError(f"strength must not be negative, got {strength}")

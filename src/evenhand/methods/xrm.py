@@ -36,7 +36,7 @@ def train(
 
     `twins`: networks like the model, or linear layers on features of the pretrained network, as the authors'
     for images; "auto" takes these where the recipe has weights to start from.
-    [XRM-1] Each twin minimises the sum over classes of the mean loss of the class in its own half.
+    [XRM-1] Each twin minimizes the sum over classes of the mean loss of the class in its own half.
     [XRM-2] In every step a label becomes, for good, what the held-out twin predicts, with probability
     (p_max - 1 / L) L / (L - 1), where p_max is that twin's highest probability and L the number of classes.
     [XRM-3] A sample's environment is 1 where either twin is wrong about the original label, also of

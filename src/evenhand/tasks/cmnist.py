@@ -1,4 +1,4 @@
-"""cMNIST: ten MNIST digits in ten colours; a share p of each digit carries the digit's own colour."""
+"""cMNIST: ten MNIST digits in ten colors; a share p of each digit carries the digit's own color."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ PAPER = datasets.Paper(
 
 
 def load(root: Path | None = None, *, p: float = 0.98, palette: str = "random42") -> Task:
-    """A share p of each digit has the digit's own colour, the rest one of the nine others."""
+    """A share p of each digit has the digit's own color, the rest one of the nine others."""
     return colour.ten_colours("cmnist", colour.mnist_splits(root, "cmnist"), palette, p=p, recipe=RECIPE)

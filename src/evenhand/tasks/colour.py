@@ -1,4 +1,4 @@
-"""Coloured digits: MNIST from its idx files, and colours that are a shortcut for a share p of each class."""
+"""Colored digits: MNIST from its idx files, and colors that are a shortcut for a share p of each class."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def parse_idx(data: bytes, file: Path, num_sizes: int) -> np.ndarray:
 
 
 def palette(name: str) -> np.ndarray:
-    """Ten colours, (10, 3) float64 in [0, 1]: `random42`, `random7` or `hues`.
+    """Ten colors, (10, 3) float64 in [0, 1]: `random42`, `random7` or `hues`.
 
     >>> palette("hues")[0].tolist()
     [1.0, 0.0, 0.0]
@@ -128,7 +128,7 @@ def palette(name: str) -> np.ndarray:
 def correlated_colours(y: np.ndarray, num_colours: int, p: float, rng: np.random.Generator) -> np.ndarray:
     """Colours that agree with the class for exactly round(p * n) of each class's n samples.
 
-    The rest of a class is spread evenly over the other colours. A larger p keeps a smaller one's aligned
+    The rest of a class is spread evenly over the other colors. A larger p keeps a smaller one's aligned
     samples, so that a sweep over p changes nothing else.
 
     >>> colours = correlated_colours(np.array([0] * 10 + [1] * 10), 2, 0.9, np.random.default_rng(0))
@@ -156,8 +156,8 @@ def balanced_colours(y: np.ndarray, num_colours: int, rng: np.random.Generator) 
 
 
 def paint(images: np.ndarray, colours: np.ndarray, rgb: np.ndarray) -> np.ndarray:
-    """Intensity times colour: (samples, height, width) uint8 -> (samples, 3, height, width) uint8."""
-    table = np.rint(np.arange(256)[None, None, :] * rgb[:, :, None]).astype(np.uint8)  # (colours, 3, 256)
+    """Intensity times color: (samples, height, width) uint8 -> (samples, 3, height, width) uint8."""
+    table = np.rint(np.arange(256)[None, None, :] * rgb[:, :, None]).astype(np.uint8)  # (colors, 3, 256)
     painted = np.empty((len(images), 3, *images.shape[1:]), dtype=np.uint8)
     for colour in range(len(rgb)):
         chosen = colours == colour
@@ -167,7 +167,7 @@ def paint(images: np.ndarray, colours: np.ndarray, rgb: np.ndarray) -> np.ndarra
 
 
 def ten_colours(name: str, splits: Splits, palette_name: str, **settings: Any) -> Task:
-    """Ten digits in ten colours; `settings` as for `colour_task`."""
+    """Ten digits in ten colors; `settings` as for `colour_task`."""
     numbers = [str(number) for number in range(10)]
     rgb, colours = palette(palette_name), [f"colour {number}" for number in numbers]
     return colour_task(name, splits, rgb, numbers, colours, **settings)
@@ -192,9 +192,9 @@ def colour_task(
     every_colour: bool = False,
     mislabelled: float = 0.0,
 ) -> Task:
-    """A task whose training and validation colours follow p, and whose test colours are balanced.
+    """A task whose training and validation colors follow p, and whose test colors are balanced.
 
-    With `every_colour` each test image appears once in every colour, so that no test group is tiny.
+    With `every_colour` each test image appears once in every color, so that no test group is tiny.
     A share `mislabelled` of the training and validation images has a wrong label.
     """
     if not 0 <= mislabelled < 1:

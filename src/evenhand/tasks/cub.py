@@ -37,7 +37,7 @@ PAPER = datasets.Paper(
     note="the paper's table says 224 pixels, its text 299; 224 here, and size=299 is an option",
 )
 
-# As in Concept Bottleneck Models, whose crop the paper takes over; the colour jitter there is not mentioned.
+# As in Concept Bottleneck Models, whose crop the paper takes over; the color jitter there is not mentioned.
 AUGMENT = Warp(crop=(0.08, 1.0), ratio=(3 / 4, 4 / 3), flip=True)
 
 LISTS = ("images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt")

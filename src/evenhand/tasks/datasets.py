@@ -1,4 +1,4 @@
-"""Published datasets: where they lie, what is in their archives, how to get them, and whether they are sound.
+"""Published datasets: where they are, how to get and unpack them, and whether they are intact.
 
 `data_list`, `fetch`, `prepare` and `verify` are the commands `evenhand data …`.
 """
@@ -230,7 +230,7 @@ class Fetched:
 
 
 def data_list(root: Path | str | None = None) -> list[Listed]:
-    """Every task's data: size, licence, origin, and whether they are in the data root."""
+    """Every task's data: size, license, origin, and whether they are in the data root."""
     where, lines = data_root(root), []
     for name in tasks.names():
         module = tasks.module(name)
@@ -309,7 +309,7 @@ def _download(source: Source, name: str) -> bytes:
 
 @dataclass(frozen=True)
 class Check:
-    """One fact: what was expected, what was found, and whether a difference is an error or has a reason."""
+    """One check: the expected and the found value, and whether a difference is an error."""
 
     name: str
     expected: str
@@ -346,7 +346,7 @@ class Report:
 
 
 def prepare(task: str, root: Path | str | None = None) -> Report:
-    """Unpack and decode whatever the task needs, so that runs start at once; says what there is now."""
+    """Unpack and decode the task's data, so that runs start at once; returns a report."""
     return _report(tasks.load(task, data_root(root)), [])
 
 

@@ -1,4 +1,4 @@
-"""Ten small digits in ten colours, from scikit-learn's bundled 8x8 images; needs no download."""
+"""Ten small digits in ten colors, from scikit-learn's bundled 8x8 images; needs no download."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOURCE = None  # nothing to fetch
 def load(
     root: Path | None = None, *, p: float = 0.9, palette: str = "random42", mislabelled: float = 0.0
 ) -> Task:
-    """1,797 digits; a share p of each class carries the class's own colour.
+    """1,797 digits; a share p of each class carries the class's own color.
 
     `mislabelled`: the share of training and validation images with a wrong label.
     """

@@ -1,4 +1,4 @@
-"""Even-Odd: odd or even MNIST digits, whose colour, red or green, agrees with the class for a share p."""
+"""Even-Odd: odd or even MNIST digits, whose color, red or green, agrees with the class for a share p."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ PAPER = datasets.Paper(
 
 
 def load(root: Path | None = None, *, p: float = 0.99) -> Task:
-    """A share p of the odd digits is red and of the even ones green; the test colours are balanced."""
+    """A share p of the odd digits is red and of the even ones green; the test colors are balanced."""
     return colour.odd_or_even("even_odd", colour.mnist_splits(root, "even_odd"), p=p, recipe=RECIPE)

@@ -117,7 +117,7 @@ def _nothing(folder: Path) -> str:
 
 
 def image_files(paths: list[str], table: Path, column: str) -> list[Path]:
-    """Where the listed images lie: as written, or beside the table."""
+    """The paths of the listed images: absolute, or relative to the table's folder."""
     files = [Path(path) if Path(path).is_absolute() else table.parent / path for path in paths]
     absent = [file for file in files if not file.is_file()]
     if absent:
@@ -129,5 +129,5 @@ def image_files(paths: list[str], table: Path, column: str) -> list[Path]:
 
 
 def task(data: Samples, *, size: int, name: str = "folder") -> Task:
-    """Decoded images as a Task for a small network of one's own."""
+    """Decoded images as a Task for a small network."""
     return image_task(name, data, size, *data.class_names, recipe=RECIPE)

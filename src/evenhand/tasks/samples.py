@@ -34,7 +34,7 @@ LEAST = 5  # samples of a class: three to train on, one to validate and one to t
 
 
 def data_rng(stream: int) -> np.random.Generator:
-    """A source of random numbers for splits and colours, which never depend on the training seed."""
+    """A source of random numbers for splits and colors, which never depend on the training seed."""
     return np.random.default_rng([DATA_SEED, stream])
 
 
@@ -396,7 +396,7 @@ def left_out(endings: Counter[str]) -> str:
 def read_image(file: Path, size: int) -> np.ndarray:
     """One image as (3, size, size) uint8: RGB, upright, the whole picture resized, whatever its proportions.
 
-    Transparency is ignored, as torchvision's loaders do, unless everything is drawn in one colour: such a
+    Transparency is ignored, as torchvision's loaders do, unless everything is drawn in one color: such a
     picture is put on a white or black ground. 16-bit images are scaled to 8 bits by their full range. 32-bit
     images have no fixed white: floats within 0 to 1 are scaled by 255, all others by their own range.
     """
@@ -438,11 +438,11 @@ def _rgb(image: Any) -> Any:
             ground = Image.new("RGB", image.size, "black" if light else "white")
             ground.paste(image, mask=image.getchannel("A"))
             return ground
-    return image.convert("RGB")  # the colours themselves, not those behind their transparency
+    return image.convert("RGB")  # the colors themselves, not those behind their transparency
 
 
 def _eight_bits(image: Any) -> Any:
-    """A grey image of 16 or 32 bits, scaled to 8."""
+    """A gray image of 16 or 32 bits, scaled to 8."""
     values = np.asarray(image).astype(np.float64)
     low, high = 0.0, 65535.0
     if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):  # of other files, "I" has 16 bits

@@ -60,7 +60,7 @@ def read_table(
     hide_group: bool = False,
     missing: bool = False,
 ) -> Samples:
-    """The table's labelled rows, their columns checked and cleaned, divided into three parts.
+    """The table's labeled rows, their columns checked and cleaned, divided into three parts.
 
     source: A file, or a pandas DataFrame.
     drop: Columns that are left out.

@@ -19,7 +19,7 @@ KERNEL = 5  # pixels on each side of the blur
 
 @dataclass(frozen=True, kw_only=True)
 class Warp:
-    """Random crop, then flip, then zoom and rotation about the centre, then shift, then blur.
+    """Random crop, then flip, then zoom and rotation about the center, then shift, then blur.
 
     Numbers are drawn uniformly from their ranges, the crop's aspect on a logarithmic scale. What the map
     shows from outside the image is black.

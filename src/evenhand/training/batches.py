@@ -1,4 +1,4 @@
-"""Batches on the device: data that fits lies there for good, the rest is fetched ahead."""
+"""Batches on the device: data that fit stay there, other data are prefetched."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Source:
 
     @property
     def resident(self) -> bool:
-        """Whether the whole storage lies on the device."""
+        """Whether the whole storage is on the device."""
         return self._resident is not None
 
     def _fits(self, storage: Tensor | np.ndarray) -> bool:
@@ -71,7 +71,7 @@ class Source:
 
 
 def _moved(storage: Tensor | np.ndarray, device: torch.device) -> Tensor:
-    """A copy on the device, made piece by piece, so that a memory-mapped array never lies in memory whole."""
+    """A copy on the device, made in chunks, so that a memory-mapped array is never in memory as a whole."""
     if isinstance(storage, Tensor):
         return storage.to(device)
     moved = torch.empty(storage.shape, dtype=torch.from_numpy(np.array(storage[:1])).dtype, device=device)
@@ -81,7 +81,7 @@ def _moved(storage: Tensor | np.ndarray, device: torch.device) -> Tensor:
 
 
 def _ahead(batches: Iterator[Tensor], depth: int = 2) -> Iterator[Tensor]:
-    """The same batches, prepared by a thread while the device works on the one before."""
+    """The same batches, prefetched by a thread."""
     with ThreadPoolExecutor(1) as worker:
         ready = deque(worker.submit(next, batches, None) for _ in range(depth))
         while (batch := ready.popleft().result()) is not None:
@@ -90,7 +90,7 @@ def _ahead(batches: Iterator[Tensor], depth: int = 2) -> Iterator[Tensor]:
 
 
 def batch_sizes(num_samples: int, batch_size: int) -> list[int]:
-    """Full batches and the rest; a rest of one joins its predecessor, since batch normalisation needs two.
+    """Full batches and the rest; a rest of one joins its predecessor, since batch normalization needs two.
 
     >>> batch_sizes(9, 4), batch_sizes(6, 4), batch_sizes(1, 4)
     ([4, 5], [4, 2], [1])
@@ -137,7 +137,7 @@ class Batches:
         )
 
     def plain(self) -> Batches:
-        """The same samples, neither transformed nor augmented."""
+        """The same samples without transform or augmentation."""
         return Batches(self.split, self.task, self.source, batch_size=self.batch_size)
 
     def __call__(
@@ -206,7 +206,7 @@ class Inputs:
 
     def name(self, split: Split) -> str:
         """What keys call a split's inputs: the name of the task's own split, or else a checksum."""
-        ready = " ready" if split.ready else ""  # neither augmented nor normalised
+        ready = " ready" if split.ready else ""  # neither augmented nor normalized
         for name in ("train", "val"):
             if split.x is getattr(self._task, name).x:
                 return name + ready

@@ -138,7 +138,7 @@ class Histories:
             del known[epochs:]
 
     def fetch(self) -> None:
-        """While the device has work: let it copy what was recorded to the CPU, and write the last epoch."""
+        """Copy recorded losses to the CPU and write the previous epoch, while the device is busy."""
         for history in self:
             history.fetch()
 
@@ -190,13 +190,13 @@ class Check:
 
 
 class Rules:
-    """The rules that may stop a training, "val" or "train", each with the weights it would hand over."""
+    """The stopping rules of a training, "val" or "train", each with its best weights."""
 
     def __init__(self, names: tuple[str, ...], recipe: Recipe) -> None:
         self.recipe = recipe
         self.rules = {name: Rule() for name in names}
         self.best: dict[str, dict[str, Tensor]] = {}  # rule -> weights, unless the recipe keeps the last
-        self.checks: list[Check] = []  # those whose weights may still be handed over
+        self.checks: list[Check] = []  # those whose weights may still be chosen
 
     def state(self) -> dict[str, Any]:
         rules = {name: asdict(rule) for name, rule in self.rules.items()}
@@ -229,7 +229,7 @@ class Rules:
     def _keep(
         self, name: str, gain: bool, row: dict[str, Any], weights: Callable[[], dict[str, Tensor]]
     ) -> None:
-        """Keep the weights after a check if they may be handed over; `gain`: the rule calls them the best."""
+        """Keep the weights after a check if they may be chosen; `gain`: they are the rule's best so far."""
 
         def copied() -> dict[str, Tensor]:
             return {key: value.detach().cpu().clone() for key, value in weights().items()}

@@ -32,7 +32,7 @@ class Items(Protocol):
 class Batch:
     """What an objective sees of one step, on the training device."""
 
-    x: Tensor  # (batch, …) as the model takes it: augmented and normalised
+    x: Tensor  # (batch, …) as the model takes it: augmented and normalized
     y: Tensor  # (batch,) int64
     index: Tensor  # (batch,) which sample of the task's training split
     row: Tensor  # (batch,) which row of the split being trained on; copies of one sample differ here
@@ -58,7 +58,7 @@ class Split:
     rows: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) where each sample lies in x
     index: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) identity in the task's split
     copies: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) bool: drawn copies
-    ready: bool = False  # x is what the model takes, such as features: neither augmented nor normalised
+    ready: bool = False  # x is what the model takes, such as features: neither augmented nor normalized
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", _storage(self.x))
@@ -153,7 +153,7 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]  # (batch, channels, heigh
 
 @dataclass(frozen=True)
 class Task:
-    """A classification problem: three splits, the names of what is in them, and how to train on it."""
+    """A classification problem: three splits, the names of classes and groups, and the recipe."""
 
     name: str  # what its run folder is called
     train: Split
@@ -204,14 +204,14 @@ class Task:
 
 
 def content_of(split: Split) -> list[Tensor | np.ndarray | str]:
-    """What of a split's inputs can be told apart cheaply: all of an array, some items of a dataset."""
+    """The inputs that a checksum covers: all of an array, 64 items of a dataset."""
     if isinstance(split.x, (Tensor, np.ndarray)):
         return [split.x]
     if hasattr(split.x, "content"):  # a dataset that gives all of it
         return [*split.x.content()]
     if len(split.x) == 0:
         return []
-    with fixed_randomness():  # so that a dataset that augments at random is recognised
+    with fixed_randomness():  # so that a dataset that augments at random is recognized
         rows = np.unique(np.linspace(0, len(split.x) - 1, 64).astype(int))
         return [as_input(split.x[int(row)]).clone() for row in rows]
 
@@ -227,7 +227,7 @@ def check_numbered(needed: int, name: str) -> None:
 
 @contextlib.contextmanager
 def fixed_randomness(seed: int = 0) -> Iterator[None]:
-    """Everything random inside comes out the same; what is outside does not notice."""
+    """Seed all global generators inside the block and restore their states afterwards."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -100,7 +100,7 @@ class EstimatorModel(nn.Module):
 
     @property
     def unsaved(self) -> str:
-        """What cannot be saved, in words; empty where all of it can."""
+        """The name of what cannot be saved; empty if everything can."""
         return "" if self.estimator is None else type(self.estimator).__name__
 
     def forward(self, x: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ def balances_by_weight(estimator: Any) -> bool:
 
 
 def arrays_of(estimator: Any, x: Any) -> dict[str, np.ndarray] | None:
-    """A fitted classifier as arrays that say the same of these rows, or None where it is of another kind."""
+    """A fitted classifier as arrays that give the same probabilities, or None for unsupported kinds."""
     x = x[np.unique(np.linspace(0, x.shape[0] - 1, MOST_CHECKED).astype(int))]
     expected = probabilities(estimator, x)
     for arrays in (*_trees(estimator), *_linear(estimator, x.shape[1])):
@@ -342,7 +342,7 @@ class EstimatorStage:
         return model or EstimatorModel(state["tensors"], self.run.num_classes)
 
     def _trained(self, look: Callable[[list[np.ndarray]], None]) -> EstimatorModel:
-        """Train it, and look at what it says of training and validation samples at every step it shows."""
+        """Train it; `look` gets the probabilities of training and validation samples at every step."""
         run, split = self.run, self.split
         estimator, y = seeded(self.estimator, run.seed), split.y.numpy()
         inputs = [matrix(run, each) for each in (split, self.val)]
@@ -406,7 +406,7 @@ class EstimatorStage:
 
 
 def check(estimator: Any, *, record: bool) -> None:
-    """Refuse what is not a classifier as scikit-learn's are, or cannot be recorded."""
+    """Raise unless this is a classifier with scikit-learn's interface, and can be recorded if it must be."""
     if not hasattr(estimator, "get_params") or not is_classifier(estimator):
         raise ValueError(
             "estimator must be a classifier with scikit-learn's interface, such as LogisticRegression() or "

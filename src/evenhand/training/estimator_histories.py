@@ -1,4 +1,4 @@
-"""Every sample's loss history from one training of a scikit-learn classifier, of whatever kind it is.
+"""Every sample's loss history from one training of a scikit-learn classifier of any kind.
 
 Boosting is trained once, as it would be anyway, and its rounds are replayed. Estimators with `partial_fit`
 are trained one epoch at a time, those with `warm_start` one stage at a time.
@@ -181,7 +181,7 @@ def _epochs(
 
 
 def _prepare_for_epochs(estimator: Any, classes: Array, y: Array) -> dict[str, Any]:
-    """Settings that `fit` knows and `partial_fit` refuses, said in a way it accepts; gives the parameters."""
+    """Translate settings that `partial_fit` refuses; returns the original parameters."""
     settings: dict[str, Any] = estimator.get_params()
     if settings.get("early_stopping") is True:
         estimator.set_params(early_stopping=False)

@@ -90,7 +90,7 @@ def weighted_mean(correct: Tensor, weight: Tensor | None) -> float:
 
 
 def standard_error(correct: Tensor, weight: Tensor | None) -> float:
-    """How far such an accuracy typically lies from that of other samples of the same kind.
+    """The standard error of a weighted accuracy.
 
     >>> standard_error(torch.tensor([True, True, False, False]), None)
     0.25

@@ -35,7 +35,7 @@ def printable(text: object) -> str:
 
 
 class _Plain(logging.Formatter):
-    """One line for each message, whatever names it holds."""
+    """One line per message, without control characters."""
 
     converter = staticmethod(time.gmtime)
 

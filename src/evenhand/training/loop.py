@@ -42,7 +42,7 @@ class TrainingDiverged(ValueError):
 
 
 class Training:
-    """A model on its way: run epochs until the rule one waits for has fired."""
+    """The state of one training; `run` trains until a stopping rule fires."""
 
     def __init__(self, stage: Stage, folder: Path) -> None:
         run, recipe = stage.run, stage.recipe
@@ -96,7 +96,7 @@ class Training:
         return {"model": [*trained.parameters()], "objective": [*self._objective_module.parameters()]}
 
     def _make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """One optimiser for all weights; where the objective makes the steps, one for each of its groups."""
+        """One optimizer for all weights; where the objective makes the steps, one for each of its groups."""
         if not self.stage.has_step:
             return {"model": make_optimizer(self._parameters(), self.recipe, self.device)}
         given = getattr(self.objective, "parameter_groups", None)
@@ -140,7 +140,7 @@ class Training:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state; the histories drop what was recorded after it."""
+        """Resume from a state; later epochs of the histories are dropped."""
         self.model.load_state_dict(state["model"])
         self._load_optimizers(state)
         self._objective_module.load_state_dict(state["objective"])
@@ -153,14 +153,14 @@ class Training:
             self.histories.restore(self.epoch, state["histories"])
 
     def start_over(self) -> None:
-        """Forget what earlier processes left here; the same numbers will come again."""
+        """Delete the checkpoints and histories of earlier processes, to train from the start."""
         for path in self.folder.glob("*.ckpt") if ranks.first() else ():
             path.unlink()
         if self.histories is not None:
             self.histories.truncate(0)
 
     def _start_from(self, state: dict[str, Any]) -> None:
-        """Take another training's weights; also its optimiser and learning rate, if they fit."""
+        """Take another training's weights; also its optimizer and learning rate, if they fit."""
         try:
             self.model.load_state_dict(state["model"])
         except RuntimeError as error:
@@ -171,7 +171,7 @@ class Training:
             self._load_optimizers(state)
 
     def _fits(self, state: dict[str, Any]) -> bool:
-        """Whether an optimiser's state is of the same kind as this training's, for as many weights."""
+        """Whether an optimizer's state is of the same kind as this training's, for as many weights."""
 
         def kinds(groups: list[dict[str, Any]]) -> list[tuple[set[str], int]]:
             return [({*group}, len(group["params"])) for group in groups]
@@ -185,7 +185,7 @@ class Training:
                 part.load_state_dict(states[name] if self.stage.has_step else states)
 
     def _states(self, parts: Mapping[str, Any]) -> Any:
-        """What a checkpoint holds of the optimisers, or of their schedulers."""
+        """What a checkpoint holds of the optimizers, or of their schedulers."""
         states = {name: part.state_dict() for name, part in parts.items()}
         return states if self.stage.has_step else states["model"]
 
@@ -199,7 +199,7 @@ class Training:
             self._save_cost = self._saved_at - now
 
     def snapshot(self, name: str) -> None:
-        """Keep the state under the name of the rule that asked for it; the first rank's is everybody's."""
+        """Save the state under the name of the rule that asked for it, on rank 0."""
         if ranks.first():
             write_curve(self.folder, self.log)  # first: whoever finds the snapshot wants the curve up to it
             state = {**self.state(), "model": self.kept_weights(name), "best": {}, "checks": []}
@@ -227,7 +227,7 @@ class Training:
             while self.epoch < limit and not (isinstance(stop, str) and self.rules.stopped(stop)):
                 self._one_epoch()
                 fired = self.rules.check(self.log[-1], self.ema_or_model.state_dict)
-                # Snapshots go first: whatever last.ckpt says has been passed has left its snapshot.
+                # Snapshots come before last.ckpt, so every stop that it has passed has its snapshot.
                 for name in fired:
                     self.snapshot(name)
                 self._save(force=bool(fired) or self.epoch >= limit)
@@ -317,7 +317,7 @@ class Training:
         return loss.detach()
 
     def _record(self, history: LossHistory, values: Tensor, index: Tensor | None = None) -> None:
-        """Note what all ranks know of all samples, each a part."""
+        """Record values that all ranks hold for all samples; each rank records its part."""
         if not values.isfinite().all():
             raise self._diverged("validation loss" if index is None else "training loss", self.epoch)
         start, end = ranks.part(len(values))
@@ -326,7 +326,7 @@ class Training:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the first optimiser."""
+        """The learning rate of the first optimizer."""
         return float(next(iter(self.optimizers.values())).param_groups[0]["lr"])
 
     def _diverged(self, what: str, epoch: int) -> TrainingDiverged:

@@ -116,7 +116,7 @@ def linear(shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def _builder(name: str, shape: tuple[int, ...], *, pretrained: bool = False) -> Callable[[int], nn.Module]:
-    """What makes the model, given the number of classes; all that can be wrong with a name is said here."""
+    """The function that makes the model from the number of classes; raises for unknown names."""
     if hub.is_ours(name):
         return hub.builder(name, shape, pretrained=pretrained)
     check_name(name)

@@ -1,4 +1,4 @@
-"""Objectives: what a training minimises, as a function of the model and a batch."""
+"""Objectives: what a training minimizes, as a function of the model and a batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from evenhand.training.data import Batch
 
 Objective = Callable[[Any, Batch], Tensor]  # (model, batch) -> scalar loss; one with state is an nn.Module
-VERSION = 1  # of the objectives here; part of the keys of trainings that minimise one
+VERSION = 1  # of the objectives here; part of the keys of trainings that minimize one
 T = TypeVar("T")
 
 
@@ -44,7 +44,7 @@ def has_step(objective: object) -> bool:
 
 @contextlib.contextmanager
 def left_as_it_was(objective: object) -> Iterator[None]:
-    """Give an objective back its state after a training, so that one training never changes another.
+    """Restore an objective's state after a training, so that one training never changes another.
 
     Whether a training was computed or reused, the object is the same afterwards, and the next stage that uses
     it begins alike.
@@ -71,7 +71,7 @@ def left_as_it_was(objective: object) -> Iterator[None]:
 
 @separable
 def cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
-    """The objective of empirical risk minimisation."""
+    """The objective of empirical risk minimization."""
     return F.cross_entropy(model(batch.x), batch.y)
 
 

@@ -67,7 +67,7 @@ def declared(package: str, function: str) -> dict[str, Declared]:
 
 
 class _Constants(dict[str, Any]):
-    """The constants of a module of ours: plain values, recipes, and what stands in modules beside it."""
+    """The constants of a module of this package: literals, recipes, and constants of neighboring modules."""
 
     def __init__(self, package: str, tree: ast.Module) -> None:
         self._package = package
@@ -78,7 +78,7 @@ class _Constants(dict[str, Any]):
                     self[target.id] = self.value(getattr(node, "value", None))
 
     def value(self, expression: ast.expr | None) -> Any:
-        """What an expression of the module stands for; None for what only an import could tell."""
+        """The value of an expression of the module; None if only an import could tell."""
         if expression is None:
             return None
         try:
@@ -163,7 +163,7 @@ def load(package: str, name: str, function: str) -> ModuleType:
 def import_own(name: str) -> ModuleType:
     """A module that the user has named. It may be in the current folder, which never hides a library.
 
-    Only such a name puts the current folder on the path: no other command runs code that lies there.
+    Only such a name puts the current folder on the path, so no other command runs code from it.
     """
     if "" not in sys.path:
         sys.path.append("")

@@ -18,7 +18,7 @@ class Recipe:
     """The settings of one training; a task's own recipe starts from the paper's appendix.
 
     Only values that differ from the defaults below enter a run's key, so adding a field with a default
-    that keeps today's behaviour never orphans old records. `slices`, `precision` and `compile` enter it as
+    that keeps today's behavior never orphans old records. `slices`, `precision` and `compile` enter it as
     they are resolved (keys.py).
 
     >>> Recipe(epochs=20).changed()
@@ -39,9 +39,9 @@ class Recipe:
     check_every: int = 5
     patience: int = 5
     delta: float = 0.001
-    # Which weights a stopped training hands over: the last, or those of the best check.
+    # Which weights a stopped training keeps: the last, or those of the best check.
     keep: Literal["last", "best"] = "last"
-    average: bool = False  # validate and hand over weights averaged over about the last epoch of steps
+    average: bool = False  # validate and keep weights averaged over about the last epoch of steps
 
     # The learning rate is multiplied by `plateau_factor` when the training loss plateaus for this long.
     plateau_epochs: int = 10

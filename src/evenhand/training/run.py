@@ -1,4 +1,4 @@
-"""Run: a folder that can fit and predict, and remembers what it has finished."""
+"""Run: a folder that can fit and predict, and keeps what it has finished."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Run:
         self.arithmetic = resolve(task, recipe, device)
         self.recipe = recipe.replace(precision=self.arithmetic.precision)
         self.task, self.seed, self.path, self.device = task, seed, path, device
-        # Histories are indexed by position in the training set, whatever the split was taken from.
+        # Histories are indexed by position in the training set.
         self.train = self.whole = dataclasses.replace(task.train, index=torch.arange(len(task.train)))
         self.val = task.val
         self.stages: dict[str, Fit] = {}

@@ -1,4 +1,4 @@
-"""Stages: one training of a run, from the request to what it leaves in its folder."""
+"""Stages: one training of a run, from the request to the files in its folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Score = Callable[[Tensor, Split], float]  # (logits (samples, classes) float32 o
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A training as one of its stopping rules left it."""
+    """A finished training: model, epochs and histories at the stop of one rule."""
 
     folder: Path
     epochs: int  # how many it had run when it was stopped
@@ -151,7 +151,7 @@ class Request:
 
 
 class Stage:
-    """A request of a run with everything that was left open decided, and the folder of its training.
+    """A request with all defaults resolved, and the folder of its training.
 
     A plain training is shared by all stopping rules and all methods; one that begins again with other
     weights, by a `salt` above 0, follows its own rule only.
@@ -313,7 +313,7 @@ class Stage:
         return Fit(folder, epochs, seconds, self.snapshot, curve, make, read, self.factory)
 
     def _load(self, folder: Path, name: str) -> dict[str, Any] | None:
-        """A checkpoint, if the histories beside it are what they were when it was written."""
+        """A checkpoint, if the histories beside it still match its digests."""
         state = load_for_all(folder / f"{name}.ckpt")
         if state is None or not self.recorded:
             return state
@@ -368,7 +368,7 @@ def check_recorded(run: Run, recorded: bool, val: Split) -> None:
 
 
 def check_unused(run: Run, stage: str, folder: Path, used: tuple[object, ...], what: str) -> None:
-    """Refuse what the key of a training does not tell apart from what the training was made with."""
+    """Raise if a folder is asked for with other objects than before that its key does not cover."""
     if run.used.setdefault(folder, used) != used:
         raise ValueError(f"stage {stage!r} is used twice with another {what}; name each")
 

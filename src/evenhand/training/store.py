@@ -39,7 +39,7 @@ _held = threading.local()  # the folders that each thread holds
 
 
 class Damaged(ValueError):
-    """A file of ours does not hold what was written to it."""
+    """A file of evenhand does not contain what was written to it."""
 
 
 def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
@@ -131,7 +131,7 @@ def _bounded(text: str) -> int:
 
 
 def schema_error(content: Any, schema: Schema, where: str = "it") -> str:
-    """What in the content does not fit the schema, in words; empty where all of it fits.
+    """A message on what does not fit the schema; empty if everything fits.
 
     >>> schema_error({"seed": "x"}, {"seed": int}), schema_error({"seed": 1, "more": 2}, {"seed": int})
     ("its 'seed' is not int", '')
@@ -171,7 +171,7 @@ def read_checked(path: Path, schema: Schema, what: str) -> dict[str, Any]:
 
 
 def check_json(data: bytes, path: Path, schema: Schema, what: str) -> dict[str, Any]:
-    """The same of what a file holds: the one door that records, audits and model folders pass."""
+    """Parse and check JSON; records, audits and model folders are all read through this function."""
     content: dict[str, Any] = parse_json(data, path)
     if error := schema_error(content, schema):
         raise Damaged(f"{path} should hold {what}, but it does not: {error}; delete it and run again")
@@ -179,7 +179,7 @@ def check_json(data: bytes, path: Path, schema: Schema, what: str) -> dict[str, 
 
 
 def set_aside(path: Path, reason: object) -> None:
-    """Move a damaged file out of the way, so that it is neither trusted nor lost."""
+    """Rename a damaged file, so that it is neither used nor lost."""
     aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
     with contextlib.suppress(FileNotFoundError):  # another process has seen it first
         path.replace(aside)
@@ -362,7 +362,7 @@ def is_intact(path: Path) -> bool:
 
 
 def manifest_bytes(files: Mapping[str, str], stages: Mapping[str, Mapping[str, str]]) -> bytes:
-    """A manifest as it is written: digests of a run's files, and of what it saw of its trainings."""
+    """A manifest as JSON: digests of a run's files and of the epochs of its trainings that it used."""
     return json_bytes({"files": files, "stages": stages})
 
 
