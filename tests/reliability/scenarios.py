@@ -24,6 +24,7 @@ from evenhand.bench.grid import Planned
 from evenhand.bench.sweep import Agenda, Entry, Sweep
 from evenhand.core.partition import Partition
 from evenhand.integrations import files
+from evenhand.tasks import embeddings
 from evenhand.training.checkpoint import load_checkpoint
 from evenhand.training.log import Silent
 from evenhand.training.loop import Training
@@ -144,6 +145,18 @@ def audit(root: Path) -> None:
     write(_audited[0], root / "audit")
 
 
+def head(root: Path) -> Record:
+    """Embeddings are copied into the cache, and a last layer is trained on them.
+
+    The copy is made of arrays, because the threads of pyarrow do not survive a fork.
+    """
+    x = np.random.default_rng(0).random((40, 3), np.float32)
+    vectors, digest = embeddings._mapped(root / "cache", iter(np.split(x, 4)), len(x))
+    task = embeddings.task(vectors, np.arange(40) % 2, digest=digest)
+    recipe = task.recipe.replace(epochs=1)
+    return execute(task, "erm", recipe=recipe, runs=root / "runs", device="cpu", show=Silent())
+
+
 SCENARIOS = {
     **{method: Scenario(run(method)) for method in SETTINGS},
     "bench": Scenario(fail_and_succeed, _two_runs),
@@ -153,6 +166,7 @@ SCENARIOS = {
     "partition": Scenario(partition_files, losses_and_labels),
     "exports": Scenario(table_files, _two_runs),
     "audit": Scenario(audit, audit_data),
+    "embeddings": Scenario(head),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from evenhand.tasks.samples import (
 from evenhand.training import store
 from evenhand.training.data import Task
 from evenhand.training.recipe import Recipe
+from evenhand.training.run import npy_parts
 
 # SGD with small steps learns the direction of the largest variance first. Adam learns all of them at once, so
 # that the samples that break a shortcut stand out in no history (docs/lab/log.md).
@@ -338,36 +339,27 @@ def _wanted(file: Path, known: list[str], column: str, names: dict[str, str]) ->
 
 
 def _mapped(folder: Path, blocks: Iterator[np.ndarray], count: int) -> tuple[np.ndarray, str]:
-    """The blocks in one memory-mapped array, written once, and its digest."""
-    complete, file = folder / "complete.json", folder / "vectors.npy"
+    """The blocks in one memory-mapped array, written once and verified at every use, and its digest."""
+    file = folder / "vectors.npy"
     with store.claim(folder):
-        if complete.is_file():
-            try:
-                expected = store.read_checked(complete, {"digest": str}, "a digest")["digest"]
-                vectors = read_array(file, "embeddings", mode="r")
-                if _digest(vectors[start : start + BLOCK] for start in range(0, count, BLOCK)) != expected:
-                    raise store.Damaged(f"{file} is not as it was written: its checksum does not match")
-                return vectors, expected
-            except (ValueError, OSError) as error:
-                warnings.warn(f"{error}; it is written again", stacklevel=2)
-                complete.unlink()
-        target, start = None, 0
-        for block in blocks:
-            if target is None:
-                shape = (count, block.shape[1])
-                target = np.lib.format.open_memmap(file, "w+", block.dtype, shape)
-            if block.shape[1:] != target.shape[1:]:
-                raise ValueError(
-                    f"all vectors must be equally long, got {block.shape[1]} and {target.shape[1]}"
-                )
-            target[start : start + len(block)] = block
-            start += len(block)
-        if target is None or start != count:
-            raise ValueError(f"expected {count:,} embeddings, got {start:,}")
-        target.flush()
-        digest = _digest(target[start : start + BLOCK] for start in range(0, count, BLOCK))
-        store.write_json(complete, {"digest": digest})  # last: its existence says that all is there
-    return read_array(file, "embeddings", mode="r"), digest
+        if not store.is_intact(file):
+            store.write_digested(file, npy_parts(_alike(blocks, count), count))
+        with file.open("rb") as content:
+            content.seek(-store.DIGEST_SIZE, os.SEEK_END)
+            return read_array(file, "embeddings", mode="r"), content.read().hex()
+
+
+def _alike(blocks: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
+    """The blocks; raises ValueError unless they hold `count` vectors of one length and type."""
+    start = 0
+    kinds: set[tuple[np.dtype[Any], int]] = set()
+    for block in blocks:
+        start, kinds = start + len(block), kinds | {(block.dtype, block.shape[1])}
+        if len(kinds) > 1:
+            raise ValueError("all vectors must be equally long and of one type")
+        yield block
+    if start != count or not count:
+        raise ValueError(f"expected {count:,} embeddings, got {start:,}")
 
 
 def _digest(blocks: Iterable[np.ndarray]) -> str:
