@@ -122,6 +122,22 @@ def test_a_model_of_your_own_is_exported_with_its_weights_alone(tmp_path: Path) 
         network_of(out)
 
 
+def test_a_flipped_bit_in_an_export_is_noticed(tmp_path: Path) -> None:
+    out = export(trained(tmp_path, image_task(), "cnn", "erm"), tmp_path / "out")
+    assert network_of(out).model()
+    for name in ("config.json", "evenhand.json", "model.safetensors", "preprocessor_config.json"):
+        whole = (out / name).read_bytes()
+        (out / name).write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
+        with pytest.raises(ValueError, match=rf"{name} is not as it was written"):
+            network_of(out)
+        (out / name).write_bytes(whole)
+    (out / "README.md").write_text("another card")
+    assert network_of(out)
+    (out / "checksums.json").write_text(json.dumps({"files": {"/dev/zero": "0"}, "stages": {}}))
+    with pytest.raises(ValueError, match="it names '/dev/zero'"):
+        network_of(out)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -134,6 +150,7 @@ def test_a_strangers_export_is_data(change: dict, message: str, tmp_path: Path) 
     out = export(trained(tmp_path, image_task(), "cnn", "erm"), tmp_path / "out")
     content = json.loads((out / "evenhand.json").read_text())
     (out / "evenhand.json").write_text(json.dumps({**content, **change}))
+    (out / "checksums.json").unlink()  # a stranger can leave them out, or make them fit
     if "method" in change:
         (out / "model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=message):

@@ -8,12 +8,12 @@ from typing import Any
 from safetensors.torch import load_file, save
 from torch import nn
 
-from evenhand.integrations.prediction import EXPORTED, network_of
+from evenhand.integrations.prediction import EXPORTED, SEALED, network_of
 from evenhand.report.render import markdown
 from evenhand.report.worst import worst_parts, worst_table
 from evenhand.training import hub
 from evenhand.training.record import Record
-from evenhand.training.store import check_folder, json_bytes, write_bytes
+from evenhand.training.store import check_folder, json_bytes, write_bytes, write_manifest
 
 FILES = ("model.safetensors", "config.json", "preprocessor_config.json", EXPORTED, "README.md")
 LOADING = {
@@ -41,6 +41,7 @@ def export(run: str | Path | Record, out: str | Path, *, name: str = "") -> Path
       states the worst class, pseudo-group and known group with sizes and intervals.
     - `name`: the title of the card. By default the task and the method.
 
+    The folder has checksums, by which `evenhand predict` notices damage; only the card may be edited.
     timm loads the folder of a timm model, transformers that of a transformers model, and
     `evenhand predict FOLDER INPUT` every folder but that of a model of your own.
 
@@ -51,8 +52,8 @@ def export(run: str | Path | Record, out: str | Path, *, name: str = "") -> Path
     >>> place = tempfile.mkdtemp()
     >>> recipe = evenhand.Recipe(model="linear", epochs=1, batch_size=4)
     >>> record = evenhand.execute(task, "erm", recipe=recipe, runs=place, device="cpu")
-    >>> sorted(file.name for file in export(record, f"{place}/out").iterdir())
-    ['README.md', 'config.json', 'evenhand.json', 'model.safetensors', 'preprocessor_config.json']
+    >>> sorted(file.name for file in export(record, f"{place}/out").glob("*.json"))
+    ['checksums.json', 'config.json', 'evenhand.json', 'preprocessor_config.json']
     """
     record, out = run if isinstance(run, Record) else Record(Path(run)), Path(out)
     check_folder(out, "out")
@@ -80,6 +81,7 @@ def export(run: str | Path | Record, out: str | Path, *, name: str = "") -> Path
     }
     for file, content in contents.items():
         write_bytes(out / file, content)
+    write_manifest(out, {file: contents[file] for file in SEALED})  # not the card, which may be edited
     return out
 
 

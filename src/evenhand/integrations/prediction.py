@@ -24,10 +24,12 @@ from evenhand.training.forward import logits
 from evenhand.training.models import is_own, make_model, rebuilt
 from evenhand.training.recipe import Recipe
 from evenhand.training.record import INPUTS, Record
-from evenhand.training.store import read_checked, read_json, schema_error
+from evenhand.training.store import read_checked, read_json, read_manifest, schema_error, verified
 
 _LARGEST = 1 << 28  # numbers of one sample
 EXPORTED = "evenhand.json"  # in an exported folder: what the model takes, and how it is rebuilt
+
+SEALED = ("config.json", EXPORTED, "model.safetensors", "preprocessor_config.json")  # by its checksums.json
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ def network_of(run: str | Path, trust: Collection[str] = ()) -> Network:
     """The trained network of a finished run or of an exported folder; `trust` as for `predict`."""
     run = Path(run)
     if (run / EXPORTED).is_file():
+        sealed = read_manifest(run, known=SEALED)["files"]
+        for file in SEALED:
+            verified(run, file, sealed)
         config = read_checked(run / EXPORTED, {"inputs": INPUTS, "full_recipe": {str: object}}, "an export")
         name = str(config["full_recipe"].get("model", ""))
         name = f"{hub.HUB}{run}" if name == "hub:." else name

@@ -19,7 +19,6 @@ from evenhand.report.page import build
 from evenhand.report.render import Table, markdown
 from evenhand.report.worst import summary, worst_table
 from evenhand.training.record import Record
-from evenhand.training.store import Damaged
 
 Kind = Literal["tensorboard", "wandb", "mlflow"]
 CURVES = ("loss", "accuracy", "val_accuracy")
@@ -71,7 +70,7 @@ def track(
 def _epochs(record: Record, stage: str) -> list[dict[str, Any]]:
     try:
         return record.epochs(stage)
-    except (OSError, Damaged):  # the folder of a training may have been deleted
+    except FileNotFoundError:  # the folder of a training may have been deleted
         return []
 
 
