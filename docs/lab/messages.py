@@ -116,7 +116,8 @@ def compare(before: dict[str, dict[str, str]], after: dict[str, dict[str, str]])
 
 
 def _row(*cells: str) -> str:
-    texts = (re.sub(r"([|<*_`])", r"\\\1", cell).replace("evenhand: ", "") for cell in cells)
+    short = (each if len(each) < 400 else f"{each[:250]} … {each[-140:]}" for each in cells)
+    texts = (re.sub(r"([|<*_`])", r"\\\1", each).replace("evenhand: ", "") for each in short)
     return f"| {' | '.join(texts)} |"
 
 

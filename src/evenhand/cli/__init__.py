@@ -53,7 +53,7 @@ def main() -> None:
     except (ValueError, OSError, ImportError) as error:
         rank = os.environ.get("RANK", "0")  # set by torchrun
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "; free some space and repeat the command to resume" if full else ""
+        advice = "; free some space, then repeat the command to resume" if full else ""
         say(f"evenhand{'' if rank == '0' else f' (rank {rank})'}: {shortened(error)}{advice}", err=True)
         sys.exit(2)
     except SystemExit as end:

@@ -296,7 +296,10 @@ def unpack(
     file: Annotated[Path, typer.Argument(help="File written by `evenhand pack`.")],
     runs: Runs = Path("runs"),
 ) -> None:
-    """Add packed runs to a runs folder, from which a bench continues."""
+    """Add packed runs to a runs folder.
+
+    A bench with this folder continues from them.
+    """
     from evenhand.bench import pack as records
 
     added, kept = records.unpack(file, runs)

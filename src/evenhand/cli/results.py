@@ -144,7 +144,7 @@ def report(
     ] = [],  # noqa: B006
     verbose: Verbose = False,
 ) -> None:
-    """Write one HTML page about all runs: results, minorities, training and settings."""
+    """Write one HTML page about all runs."""
     from evenhand.report.page import build, task_loader
     from evenhand.training.record import Record, is_finished
 

@@ -21,7 +21,7 @@ def export(
     ] = "",
     verbose: Verbose = False,
 ) -> None:
-    """Write a model with its preprocessing and a model card, ready for the Hugging Face Hub."""
+    """Write a model, its preprocessing and a card, ready for the Hugging Face Hub."""
     from evenhand.integrations.export import FILES
     from evenhand.integrations.export import export as export_
 

@@ -34,7 +34,7 @@ def demo(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train on colored digits and write a page, in about a minute."""
+    """Train on colored digits and write a page in a minute."""
     from evenhand import tasks
     from evenhand.core import ranks
     from evenhand.report.page import build
