@@ -646,7 +646,7 @@ def clear_truth(record: dict[str, Any]) -> str:
 
 
 def table(records: list[dict[str, Any]]) -> Iterable[str]:
-    """The rates over all, and a line for every family and setting, as Markdown."""
+    """The rates over all, and a line for every family, as Markdown."""
     clear = [record for record in records if clear_truth(record)]
     told = [record for record in clear if record["advice"] != "cannot tell"]
     right = sum(record["advice"] == clear_truth(record) for record in told)
@@ -663,31 +663,31 @@ def table(records: list[dict[str, Any]]) -> Iterable[str]:
     )
     yield ""
     yield (
-        "| data | p | wrong labels | audits | retrain | nothing found | cannot tell | right of clear | "
-        "harmful | named first | worst group | minority listed: precision, recall | "
-        "wrong labels: precision, recall | minority listed as wrong |"
+        "| data | audits | right of clear | cannot tell | harmful | named first | worst group, planted | "
+        "minority listed: precision, recall | wrong labels at 5%: precision, recall | "
+        "minority listed as wrong |"
     )
-    yield "|" + " --- |" * 14
-    settings = sorted({(record["family"], record["noise"], record["p"]) for record in records})
-    for family, noise, p in settings:
-        own = [r for r in records if (r["family"], r["noise"], r["p"]) == (family, noise, p)]
-        advice = [str(sum(r["advice"] == name for r in own)) for name in ADVICE]
-        known = [r for r in own if clear_truth(r)]
-        cells = [family, f"{100 * p:g}%" if p else "none", f"{100 * noise:g}%", str(len(own)), *advice]
+    yield "|" + " --- |" * 10
+    for family in dict.fromkeys(record["family"] for record in records):
+        own = [record for record in records if record["family"] == family]
+        known = [record for record in own if clear_truth(record)]
+        planted = [record for record in own if record["p"] > 0]
+        noisy = [record for record in own if record["noise"] > 0]
+        marked = [record for record in own if record["named"] is not None and record["headline"]]
+        cells = [family, str(len(own))]
         cells.append(f"{sum(r['advice'] == clear_truth(r) for r in known)} of {len(known)}")
+        cells.append(str(sum(r["advice"] == "cannot tell" for r in known)))
         cells.append(str(sum(r["ship"] == "balanced" and r["truth"]["z"] < -1.96 for r in own)))
-        marked = [r for r in own if r["named"] is not None and r["headline"]]
         cells.append(f"{sum(r['named'] for r in marked)} of {len(marked)}" if marked else "–")
-        before, after = (100 * np.mean([r["truth"][key] for r in own]) for key in ("before", "after"))
-        cells.append(f"{before:.0f} → {after:.0f}")
-        cells += [_rates(own, "minority"), _rates(own, "mislabelled")]
+        means = [100 * np.mean([r["truth"][key] for r in planted]) for key in ("before", "after") if planted]
+        cells.append(f"{means[0]:.0f} → {means[1]:.0f}" if means else "–")
+        cells += [_rates(planted, "minority"), _rates(noisy, "mislabelled")]
         astray, minority = (sum(r["astray"][i] for r in own) for i in (0, 1))
         cells.append(f"{100 * astray / minority:.0f}%" if minority else "–")
         yield f"| {' | '.join(cells)} |"
 
 
 BEGIN, END = "<!-- advice -->", "<!-- end of advice -->"  # where a page has the table
-ADVICE = ("retrain", "nothing found", "cannot tell")
 
 
 def _share(part: int, whole: int) -> str:
@@ -696,6 +696,8 @@ def _share(part: int, whole: int) -> str:
 
 def _rates(records: list[dict[str, Any]], kind: str) -> str:
     """Precision and recall of a list, of all audits together."""
+    if not records:
+        return "–"
     listed, true, both = (sum(record[kind][i] for record in records) for i in (0, 1, 2))
     precision = f"{both / listed:.2f}" if listed else "–"
     return f"{precision}, {both / true:.2f}" if true else f"– ({listed / len(records):.0f} listed)"

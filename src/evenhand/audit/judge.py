@@ -1,15 +1,14 @@
 """Advice: retrain on the balanced set, nothing found, or cannot tell; and which model to ship.
 
-All counts are of training samples, each answered by two models that have not seen it: the first was trained
-on the other folds as they are, the second on their balanced set. Three numbers decide:
+All counts are of training samples, each predicted by models that have not seen it. First, the property that
+alone predicts most labels is tested: of the samples that contradict it, does a model that does not see it
+predict more correctly? Without a proven shortcut, three numbers decide:
 
 - The *gain*: the change of accuracy with pseudo-groups even, so that late samples and the others count the
   same. A balanced model that repeats noise loses as much on the others as it gains on late samples.
 - The *information*: among samples to which the first model gives the same answer with the same confidence,
   does the second model's answer still tell the label? This is a Cochran-Mantel-Haenszel test.
-- The *strength*: how far the loss histories of each class fall into two. A class whose samples differ only in
-  difficulty has one hump. Two-means cuts it all the same, and the cut explains 64% of the variance along its
-  own axis if the hump is normal, 75% if it is flat.
+- The *strength*, for images and embeddings: how far the loss histories of each class fall into two.
 
 Accuracy on data as collected decides nothing by itself: it falls wherever a shortcut is dropped.
 docs/verdict.md has the error rates.
