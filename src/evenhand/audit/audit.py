@@ -23,6 +23,7 @@ from evenhand.audit.judge import AIMS, Judgement, judge, sentences, side_by_side
 from evenhand.audit.labels import wrong_labels
 from evenhand.audit.reading import read
 from evenhand.audit.shortcut import find, wordings
+from evenhand.audit.slices import Slice, check_slices, discover
 from evenhand.audit.text_model import TextModel
 from evenhand.core.partition import sample_weights
 from evenhand.core.ranks import resolve_device
@@ -42,7 +43,7 @@ SEEN_SIZE = 64  # pixels of an image that is measured
 WRITING = ".evenhand-audit"  # lies in the folder while its files are written
 OUR_NAMES = (
     "baseline", "balanced", "checksums.json", "claim", "curves.npz", "indices.npy", "report.html", "runs",
-    "samples.csv", "summary.json", "weights.csv",
+    "samples.csv", "slices.csv", "summary.json", "weights.csv",
 )  # fmt: skip
 HEADER = (
     "id", "split", "label", "predicted_baseline", "predicted_balanced", "pseudo_group", "margin",
@@ -63,6 +64,7 @@ class Audited:
     models: dict[str, Any]  # accuracies of both, side by side
     task: Task | None  # what a network was trained on
     seed: int
+    slices: tuple[Slice, ...] = ()
 
     def _repr_html_(self) -> str:
         from evenhand.report.notebook import audit_html
@@ -98,6 +100,7 @@ def run(
     seed: int = 0,
     epochs: int | None = None,
     device: str = "auto",
+    slices: str | None = None,
     show: log.Silent | None = None,
 ) -> Audited:
     """Audit a folder of images, a table, a DataFrame, a Task or a task by name, and write the folder `out`.
@@ -110,6 +113,7 @@ def run(
         raise ValueError(f"--epochs must be at least 2, got {epochs}; a loss history needs several epochs")
     if aim not in AIMS:
         raise ValueError(f"--aim must be {' or '.join(AIMS)}, got {aim!r}")
+    check_slices(slices)
     check_place(out)
     resolve_device(device)  # refuses a device that is not here, also where none is needed
     columns = {"label": label, "text": text, "image": image, "group": group}
@@ -129,6 +133,8 @@ def run(
             images={"size": size, "device": device, "frozen": frozen}, show=show or log.choose_progress(),
         )  # fmt: skip
         done = _judged(title, data, found, task, seed, aim)
+        if slices is not None:
+            done = dataclasses.replace(done, slices=discover(slices, found, task, seed))
         write(done, out)
     return done
 
@@ -170,7 +176,8 @@ def _trained(
                 found = collect(task, **settings)
             return data, chosen.finished(found), None
     data, task, finish = _task(data, task, model, images)
-    cheap = isinstance(finish, networks.Backbone) or (finish is None and data.kind != "images")
+    vectors = len(networks.shape_of(task)) == 1  # features, embeddings or a table's numbers
+    cheap = isinstance(finish, networks.Backbone) or (finish is None and vectors)
     recipe = task.recipe if epochs is None else task.recipe.replace(epochs=epochs)
     columns = {name: values[data.rows(TRAIN)] for name, values in _properties(data, task)[0].items()}
     settings |= {"recipe": recipe, "shortcut": find(columns, y, size, "the property")}
@@ -358,7 +365,8 @@ def write(done: Audited, out: Path) -> dict[str, Any]:
     summary = summarise(done)
     files = {**contents(done), "report.html": page.content(done)}  # all of them before the first is written
     write_bytes(out / WRITING, b"")  # killed from here on, the same command must know the folder again
-    (out / "summary.json").unlink(missing_ok=True)  # of an earlier audit, whose files are replaced now
+    for name in ("summary.json", "slices.csv"):  # of an earlier audit, whose files are replaced now
+        (out / name).unlink(missing_ok=True)
     for name in ("baseline", "balanced"):  # an earlier audit's models may be of another kind
         shutil.rmtree(out / name, ignore_errors=True)
         for suffix in ("joblib", "safetensors"):
@@ -380,12 +388,24 @@ def contents(done: Audited) -> dict[str, bytes]:
     curves = {"rows": train, "losses": found.losses.astype(np.float16), "val_rows": done.data.rows(1)}
     return {
         **found.files,
+        **({"slices.csv": slice_rows(done)} if done.slices else {}),
         "samples.csv": _samples(done),
         "weights.csv": csv_bytes(("id", "weight"), rows),
         # Rows of samples.csv, not of the training set: what was held out stays held out.
         "indices.npy": _saved(np.save, train[np.asarray(found.balanced_rows)], allow_pickle=False),
         "curves.npz": _saved(np.savez_compressed, **curves, val_losses=found.val_losses.astype(np.float16)),
     }
+
+
+def slice_rows(done: Audited) -> bytes:
+    """The samples of each slice, the most typical first."""
+    train, names = done.data.rows(0), done.data.class_names
+    lines = []
+    for number, one in enumerate(done.slices, start=1):
+        for rank, row in enumerate(one.first, start=1):
+            label, score = names[done.evidence.y["train"][row]], round(float(one.scores[row]), 6)
+            lines.append((number, one.method, rank, done.data.ids[train[row]], label, score))
+    return csv_bytes(("slice", "method", "rank", "id", "label", "score"), lines)
 
 
 def _saved(save: Callable[..., None], *arrays: np.ndarray, **settings: Any) -> bytes:

@@ -45,7 +45,8 @@ def read(
                     f"but {source} is a task"
                 )
             task = tasks.load(source)
-            return _of_task(task), task
+            beside = tasks.listing(source) if tasks.parse(source)[0] == "embeddings" else None
+            return beside or _of_task(task), task
         if path.is_dir():
             if named:
                 raise ValueError(

@@ -7,9 +7,13 @@ one that is most worth a look.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+from evenhand.audit.evidence import Evidence
+from evenhand.training.data import Task
 
 Array = np.ndarray
 EPSILON = 1e-12
@@ -166,6 +170,50 @@ def history(margin: Array, labels: Array) -> Array:
 
 
 METHODS: dict[str, Callable[..., Array]] = {"domino": domino, "spotlight": spotlight, "facts": facts}
+SHOWN = 100  # samples of a slice
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """One slice of an audit: how much each training sample belongs to it, and which do most."""
+
+    method: str
+    scores: Array  # (training samples,)
+    first: Array  # rows of the training set, the most typical first
+    accuracy: float  # of models that have not seen these samples
+
+
+def check_slices(method: str | None) -> None:
+    """Raise ValueError unless this is a method of slice discovery."""
+    if method not in (None, *METHODS, "history"):
+        raise ValueError(f"--slices must be {', '.join(METHODS)} or history, got {method!r}")
+
+
+def discover(method: str, found: Evidence, task: Task | None, seed: int) -> tuple[Slice, ...]:
+    """The slices of an audit's training samples, by the probabilities of models that have not seen them.
+
+    All methods but `history` need vectors: embeddings, or features of a frozen backbone.
+    """
+    labels = found.y["train"]
+    if method == "history":
+        scores = history(found.parts.margin, labels)
+    else:
+        x = None if task is None else task.train.x
+        if not isinstance(x, (np.ndarray, torch.Tensor)) or x.ndim != 2:
+            raise ValueError(
+                f"--slices {method} needs embeddings, or images with --frozen; history works with all data"
+            )
+        assert task is not None
+        scores = METHODS[method](np.asarray(x[task.train.rows]), labels, found.unseen, seed=seed)
+    hits = found.unseen.argmax(1) == labels
+    made = []
+    for column in scores.T:
+        first = np.argsort(-column, kind="stable")[:SHOWN]
+        if method == "history":
+            first = first[column[first] > 0]
+        if len(first):
+            made.append(Slice(method, column, first, float(hits[first].mean())))
+    return tuple(made)
 
 
 def precision_among_first(scores: Array, wanted: Array, first: int = 10) -> float:

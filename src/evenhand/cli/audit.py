@@ -20,11 +20,19 @@ def audit(
     data: Annotated[
         str,
         typer.Argument(
-            metavar="DATA", help="A folder of class folders, a table, an .npy of embeddings, or a task."
+            metavar="DATA", help="A folder of class folders, a table, embeddings, or a task by name."
         ),
     ],
     labels: Annotated[
-        Path | None, typer.Option(metavar="LABELS.npy", help="The classes of embeddings in an .npy file.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Classes of embeddings in an .npy file: .npy, or .txt with lines."),
+    ] = None,
+    embedding: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column of embeddings in an .npz, Parquet file or Dataset."),
+    ] = None,
+    ids: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What to call the samples of embeddings.")
     ] = None,
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the classes.")] = None,
     text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of texts to classify.")] = None,
@@ -62,6 +70,13 @@ def audit(
         bool | None,
         typer.Option("--frozen/--fine-tune", help="Train only the last layer of a backbone, or all of it."),
     ] = None,
+    slices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="Also write slices.csv: history, or, of embeddings, domino, spotlight or facts.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")] = Path("audit"),
     seed: Seed = 0,
     epochs: Epochs = None,
@@ -74,8 +89,10 @@ def audit(
     from evenhand.audit.audit import run, summarise
     from evenhand.training.log import choose_progress
 
-    if labels is not None:
-        data = f"embeddings:path={Path(data).absolute()},labels={labels.absolute()}"
+    if labels is not None or embedding is not None or Path(data).suffix in (".npy", ".npz"):
+        beside = {"labels": label if labels is None else str(labels.absolute()), "column": embedding}
+        beside |= {"groups": group, "ids": ids, "images": image, "texts": text}
+        data, label, group, image, text = _embeddings(data, beside), None, None, None, None
     done = run(
         data,
         label=label,
@@ -95,6 +112,7 @@ def audit(
         seed=seed,
         epochs=epochs,
         device=device,
+        slices=slices,
         show=choose_progress(quiet or json_),
     )
     summary = summarise(done)
@@ -102,6 +120,16 @@ def audit(
         typer.echo(json.dumps(summary, indent=1))
         return
     _print(done, summary, out)
+
+
+def _embeddings(data: str, beside: dict[str, str | None]) -> str:
+    """The task of embeddings in a file, and of the files or columns beside them."""
+    given = {"path": str(Path(data).absolute()), **{key: value for key, value in beside.items() if value}}
+    if commas := [value for value in given.values() if "," in value]:
+        raise ValueError(
+            f"names of files and columns must not hold commas here, got {commas[0]!r}; rename it"
+        )
+    return "embeddings:" + ",".join(f"{key}={value}" for key, value in given.items())
 
 
 def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
@@ -136,6 +164,17 @@ def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
         if all(both):
             models.append((name, *(f"{100 * each['accuracy']:.1f}%" for each in both)))
     print_table("Both models on held-out samples", ("accuracy", "as collected", "balanced"), models)
+    slices = [
+        (str(number), str(len(one.first)), f"{100 * one.accuracy:.1f}%", ", ".join(_ids(done, one)))
+        for number, one in enumerate(done.slices[:SHOWN], start=1)
+    ]
+    if slices:
+        print_table(
+            f"Slices by {done.slices[0].method} (slices.csv)",
+            ("slice", "samples", "accuracy unseen", "most typical"),
+            slices,
+            words=("most typical",),
+        )
     for note in (*done.data.notes, *described.notes):
         say(f"Note: {note}.")
     say(HEADLINES[judged.advice])
@@ -152,6 +191,10 @@ def _print(done: Any, summary: dict[str, Any], out: Path) -> None:
         say(f"  {note}")
     say(recommendation(judged))
     say(f"\nOpen {out / 'report.html'} to see them; {out} also holds both models and summary.json.")
+
+
+def _ids(done: Any, one: Any) -> list[str]:
+    return [str(done.data.ids[done.data.rows(0)[row]]) for row in one.first[:3]]
 
 
 ROWS = (

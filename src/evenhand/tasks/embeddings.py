@@ -86,8 +86,12 @@ def listing(
     images: str = "",
     texts: str = "",
     column: str = "embedding",
+    model: str = "linear",
 ) -> Samples:
-    """What an audit shows of the samples, in the order of the file: ids, and images or texts."""
+    """What an audit shows of the samples, in the order of the file: ids, and images or texts.
+
+    The arguments are those of `load`; `model` has no effect here.
+    """
     beside = {"ids": ids, "images": images, "texts": texts}
     file, vectors, _, columns = _read(
         root, path, column, labels=labels, groups=groups, splits=splits, **beside
