@@ -85,9 +85,9 @@ def balance_shards(
     if len(classes) < 2:
         raise ValueError(f"labels must be of two classes or more, got {len(classes)}")
     samples = sum(int(each["rows"]) for each in counted)
-    mean = sum(each["total"] for each in counted) / samples
-    squares = sum(each["squares"] for each in over(_spread, [(read, mean)] * len(paths)))
-    deviation = np.sqrt(squares / samples)
+    mean = np.stack([each["total"] for each in counted]).sum(0) / samples
+    squares = [each["squares"] for each in over(_spread, [(read, mean)] * len(paths))]
+    deviation = np.sqrt(np.stack(squares).sum(0) / samples)
     problem = _Problem(read, classes, mean, np.where(deviation > 1e-12, deviation, 1.0))
     y = np.concatenate([np.searchsorted(classes, each["labels"]) for each in counted])
     sizes = [int(each["rows"]) for each in counted]
@@ -147,7 +147,8 @@ def _over_ray(paths: list[Path]) -> Over:
 
         def one(row: dict[str, Any]) -> dict[str, Any]:
             number, buffer = int(row["shard"]), io.BytesIO()
-            np.savez(buffer, **work(paths[number], *ray.get(handed[number])))
+            arrays: Any = work(paths[number], *ray.get(handed[number]))
+            np.savez(buffer, **arrays)
             return {"shard": number, "arrays": buffer.getvalue()}
 
         rows = ray.data.from_items(
