@@ -40,10 +40,6 @@ NOT_RUN = {
     ("audit", "Do some samples "): "printed by a command of that page; numbers depend on versions",
     ("index", "pip install "): "installs; .ci/run runs the demo",
     ("benchmark", "evenhand bench digits_even_odd --figure "): "needs minutes, MNIST, CelebA and a GPU",
-    (
-        "reliability",
-        "python tests/reliability/fuzz/fuzz.py ",
-    ): "takes an hour; test_fuzz.py runs a short version",
     ("architecture", "core/ "): "a drawing",
     ("architecture", "tasks.load("): "a drawing",
     ("architecture", "runs/<task>/"): "a drawing",
