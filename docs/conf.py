@@ -76,6 +76,18 @@ def _commands() -> str:
     return "\n".join(listed("evenhand", typer.main.get_command(app)))
 
 
+def _methods() -> str:
+    """A row for each method, from its file: what it does, when it helps, and how often it trains."""
+    from evenhand.report import tables
+
+    lines = ["| method | what it does | helps when | trainings |", "| --- | --- | --- | --- |"]
+    for section in tables.table_methods().sections:
+        for row in section.rows:
+            helps = tables.method_file(row["method"]).constants.HELPS
+            lines.append(f"| `{row['method']}` | {row['what it does']} | {helps} | {row['trainings']} |")
+    return "\n".join(lines)
+
+
 def _settings() -> str:
     """Every method with its arguments and their meaning, from its docstring."""
     from evenhand.training import plugins

@@ -13,6 +13,7 @@ from evenhand.training.data import Batch
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "training samples have attributes; groups are not tiny"
 NEEDS_GROUPS = "train"
 GRID = {"alpha": [0.1, 0.3, 1.0, 3.0]}
 

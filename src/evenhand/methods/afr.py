@@ -9,6 +9,7 @@ from evenhand.methods._heads import descend, even_weights, head_of, on_device, w
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "ERM's features are good; its confidence shows the minority"
 GRID = {"gamma": [1.44, 4.0, 10.0]}
 PUBLISHED = "worst group of validation (afr, README and train_embeddings.py)"
 COST = 1.05  # ERM on most samples, and features of the others

@@ -16,6 +16,7 @@ from evenhand.training.data import Batch, Split, fixed_randomness
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "errors form groups in ERM's features"
 GRID = {"cover": [0.1, 0.2], "warmup": [0, 1]}
 PUBLISHED = "worst group of validation (robust-transformers, trainer_slicer.py)"
 TRAININGS = 2

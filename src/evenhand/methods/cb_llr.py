@@ -11,6 +11,7 @@ from evenhand.training.models import replace_head
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "classes are uneven; ERM's features are good"
 GRID = {"retrain_epochs": [100, 10]}
 COST = 1.05  # ERM on most samples, and epochs of its last layer
 TRAININGS = 2

@@ -15,6 +15,7 @@ from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "the rare group is in the rare class"
 GRID = {"ratio": [2.0, 1.0, 4.0]}
 
 

@@ -15,6 +15,7 @@ from evenhand.training.data import Batch
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "rare groups have high losses; labels are clean"
 GRID = {"alpha": [0.1, 0.02, 0.2, 0.5]}
 
 

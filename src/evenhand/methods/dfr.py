@@ -12,6 +12,7 @@ from evenhand.methods._heads import Head, even_subset, on_device, sparse_head, w
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "validation samples have groups; ERM's features are good"
 NEEDS_GROUPS = "val"
 GRID: dict[str, list[Any]] = {}
 PUBLISHED = "worst group of one half of validation (deep_feature_reweighting, dfr_evaluate_spurious.py)"

@@ -13,6 +13,7 @@ from evenhand.training.models import PostHoc
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "validation has many small groups; ERM's features are good"
 GRID = {"diversity": [1e5, 1e4, 1e6]}
 PUBLISHED = "worst group of validation, for every head (dpe4subpop, src/dpe/core.py)"
 COST = 1.1  # ERM, and its heads on features of the validation set

@@ -10,6 +10,7 @@ from evenhand.methods._environments import Then, robust
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "an early model relies on the shortcut alone"
 GRID = {"reference_epochs": [1, 2, 5]}
 COST = 1.1  # the reference is ERM's first epochs
 TRAININGS = 2

@@ -7,6 +7,7 @@ from torch import nn
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "there is no shortcut, or it may be used"
 GRID = {"lr": [1e-3, 1e-4], "weight_decay": [0.0, 1e-4, 1e-2, 1.0]}
 
 

@@ -11,6 +11,7 @@ from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "position, angle or sharpness is the shortcut"
 GRID: dict[str, list[Any]] = {}
 
 

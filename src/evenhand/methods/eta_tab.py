@@ -15,6 +15,7 @@ from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "as TAB, and few samples are repeated often"
 GRID: dict[str, list[Any]] = {}
 TRAININGS = 2
 COST = 2.0  # the repeated set has at most 2 N samples

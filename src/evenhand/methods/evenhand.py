@@ -19,6 +19,7 @@ from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
 VERSION = 4
+HELPS = "as TAB, and nothing can be tuned"
 GRID: dict[str, list[Any]] = {}
 TRAININGS = 2
 COST = 2.0  # the repeated set has at most 2 N samples
@@ -38,22 +39,18 @@ def train(
     keep: Literal["best", "last"] = "best",
     form: Literal["auto", "network", "head"] = "auto",
 ) -> nn.Module:
-    """As TAB does, without groups or hyperparameters. The arguments only take single ingredients away.
+    """Train as TAB does, without groups or hyperparameters. Each argument takes one ingredient away.
 
-    - `identifier`: "confident" minimizes the generalized cross-entropy, which leaves alone what does not fit.
-      "erm" is ERM's training.
-    - `summary`: what is split: the mean over epochs of the probability of error or of the loss, or the whole
-      history.
-    - `split`: "clear" balances fully only what is clear (`as_far_as_clear`). "full" balances every class that
-      more than one sample divides. "any" takes every split.
-    - `draw`: "repeated" is TAB's multiset. "fresh" draws half as many samples anew in each epoch.
-    - `average`: validate and keep weights averaged over about an epoch of steps.
-    - `keep`: "best" keeps the check with the best sum of two validation accuracies: the plain one, of which
-      it may give up a point (or its standard error, if that is more), and one in which both parts of each
-      class count the same (partly, if they do so in training). "last" keeps the last weights, as TAB does.
+    - `identifier`: the first training minimizes the generalized cross-entropy ("confident"), or is ERM's.
+    - `summary`: split by the mean probability of error, by the mean loss, or by the whole history.
+    - `split`: balance only clear splits in full; or all that more than one sample shows; or any.
+    - `draw`: TAB's repeated set, or fresh draws with half as many samples per epoch.
+    - `average`: an exponential moving average of the weights over about one epoch.
+    - `keep`: the check with the best sum of plain and part-balanced validation accuracy, or the last. Checks
+      that lose more than a point of plain accuracy, or its standard error if larger, do not count.
     - `form`: "head" is for a head on embeddings (`last_layer`), "network" for everything else.
 
-    A training that has learned nothing, as happens with the paper's CNN, begins again.
+    A training that has learned nothing restarts with other weights.
     """
     if form == "head" or (form == "auto" and on_embeddings(run)):
         return last_layer(run)
@@ -136,8 +133,8 @@ class EvenParts:
 def generalised_cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     """(1 - p^q) / q of the probability p of the label: a sample's gradient is p^q times cross-entropy's.
 
-    So a sample that the model thinks impossible hardly pulls, and the easiest pattern is learned almost
-    alone (Zhang and Sabuncu, NeurIPS 2018; to seek bias: Nam et al., NeurIPS 2020).
+    A sample that the model finds impossible has a small gradient, so the model learns the easiest pattern
+    (Zhang and Sabuncu, NeurIPS 2018). Nam et al. (NeurIPS 2020) use it to find bias.
     """
     return unlikeliness(model(batch.x), batch.y).mean() / Q
 
@@ -149,12 +146,12 @@ def unlikeliness(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def as_far_as_clear(parts: Partition, numbers: np.ndarray) -> Partition:
-    """Leave a class whole where its split shows but one odd sample; go half way if no two kinds show at all.
+    """Keep a class whole if its split shows only one outlier; balance partially if no split is clear.
 
-    A split explains a part of a class's sum of squares. Probabilities of error lie between 0 and 1, so one
-    sample alone, however odd, explains less than 1. And if the splits together explain no more than cuts
-    through evenly spread numbers would, the samples may only be more or less hard: then minorities are
-    repeated to the geometric mean of both sizes.
+    A split explains a part of a class's sum of squares. Probabilities of error lie between 0 and 1, so a
+    single sample explains less than 1. Cuts through evenly spread numbers explain 3/4. If all splits
+    together explain no more, the samples may only differ in difficulty. Minorities are then repeated to the
+    geometric mean of both sizes.
     """
     position = np.searchsorted(parts.classes, parts.labels)
     counts = np.bincount(position)

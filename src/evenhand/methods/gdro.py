@@ -12,6 +12,7 @@ from evenhand.training.data import Batch
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "training samples have group labels"
 NEEDS_GROUPS = "train"
 GRID = {"lr": [1e-3, 1e-4], "weight_decay": [0.0, 1e-4, 1e-2, 1.0]}
 
@@ -19,11 +20,12 @@ GRID = {"lr": [1e-3, 1e-4], "weight_decay": [0.0, 1e-4, 1e-2, 1.0]}
 def train(
     run: Run, *, step_size: float = 0.01, balanced_sampling: bool = True, adjustment: float = 0.0
 ) -> nn.Module:
-    """Minimise the groups' mean losses, weighed by q; the only method here that is told the groups.
+    """Minimize the groups' mean losses, weighted by q. It reads the groups of training samples.
 
-    `balanced_sampling`: every epoch draws its samples with replacement, all groups being equally likely, as
-    the official runs do; `adjustment`: the C of C / sqrt(group size), which is added to a group's loss
-    when q is updated.
+    - `step_size`: of the exponential update of q.
+    - `balanced_sampling`: each epoch draws samples with replacement, all groups equally often, as the
+      official runs do.
+    - `adjustment`: the C of C / sqrt(group size), which is added to a group's loss when q is updated.
     """
     group = run.train.group
     if group is None:

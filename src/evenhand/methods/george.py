@@ -18,6 +18,7 @@ from evenhand.training.run import Run
 from evenhand.training.stage import Fit
 
 VERSION = 2
+HELPS = "groups are clusters of ERM's margins or features"
 GRID: dict[str, list[Any]] = {"cluster": ["gmm", "kmeans"], "overcluster": [False, True]}
 PUBLISHED = "worst inferred subclass of validation (hidden-stratification, configs)"
 COST = 1.1  # beside ERM: clusters, then Group DRO
@@ -38,13 +39,13 @@ def train(
 ) -> nn.Module:
     """Split every class into clusters, and train robustly on them; UMAP, the paper's for MNIST, is left out.
 
-    [GEORGE-1] reduce "hardness": a sample is its margin z_y - max of the other logits, which for two
-    classes is a coordinate along w_1 - w_0; "features": what the last layer sees.
+    [GEORGE-1] reduce "hardness": a sample is its margin z_y - max of the other logits. For two classes it is
+    a coordinate along w_1 - w_0. "features": what the last layer sees.
     [GEORGE-2] The number of clusters of a class, 2 to 10, has the highest mean over clusters of the mean
     silhouette of a cluster. So small clusters count as much as large ones.
-    [GEORGE-3] `overcluster`: every cluster is cut into five. A piece is a cluster of its own if its mean
-    silhouette among all pieces of the class is positive and above that before, its mean loss is at least the
-    cluster's, and it has enough training and validation samples.
+    [GEORGE-3] `overcluster`: every cluster is cut into five pieces. A piece becomes a cluster under three
+    conditions. Its mean silhouette among all pieces of the class is positive and above that before. Its mean
+    loss is at least the cluster's. It has enough training and validation samples.
     [GEORGE-4] The model is the check with the best accuracy on the worst cluster of validation.
     """
     erm = run.fit("erm")

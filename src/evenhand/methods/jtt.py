@@ -11,6 +11,7 @@ from evenhand.core.partition import Balanced
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "an early model errs on the minority; settings can be tuned"
 GRID: dict[str, list[Any]] = {
     "identifier_epochs": [1, 5, 10, 25, 50],
     "upweight": [10, 25, 50, 100, "ratio"],
@@ -39,7 +40,7 @@ def train(
 
 
 def appearances(num_errors: int, num_samples: int, upweight: int | str, appended: bool) -> int:
-    """How often each error stands in the new training set.
+    """How often the new training set contains each error.
 
     >>> appearances(3, 10, 25, False), appearances(3, 10, 25, True), appearances(3, 10, "ratio", False)
     (25, 26, 2)

@@ -12,15 +12,17 @@ from evenhand.training.data import Batch
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "the shortcut is learned first; settings can be tuned"
 GRID = {"q": [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]}
 COST = 2.0  # two nets
 
 
 def train(run: Run, *, q: float = 0.05, decay: float = 0.7, scale_by_q: bool = True) -> nn.Module:
-    """Train both nets together; the debiased one is the model, and its accuracy decides when to stop.
+    """Train both networks together. The debiased one is the model, and its accuracy decides when to stop.
 
-    `q`: how much the biased net prefers what it already knows; `decay`: of the samples' average losses;
-    `scale_by_q`: the official loss of the biased net carries a factor q, which the paper's text lacks.
+    - `q`: how much the biased network prefers what it already knows.
+    - `decay`: of the samples' average losses.
+    - `scale_by_q`: multiply the loss of the biased network by q, as the official code does.
     """
     if not 0 < q <= 1:
         raise ValueError(f"q must be above 0 and at most 1, got {q}")

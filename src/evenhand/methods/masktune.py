@@ -15,6 +15,7 @@ from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "the shortcut is a place in the image"
 GRID = {"threshold": [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0]}
 TRAININGS = 2
 COST = 0.05  # saliency maps and one epoch, on top of ERM
@@ -29,9 +30,9 @@ def train(
 ) -> nn.Module:
     """Fine-tune ERM on masked images, at the learning rate that it ended with, by the same optimizer.
 
-    `threshold`: how many deviations above a saliency map's mean a pixel is masked; `layer`: whose output
-    the maps are made of, by its name in the model (the last convolution's if empty); `masks_from`: the model
-    that is fine-tuned makes the masks, or, as in the official code, the best checkpoint masks for the last.
+    - `threshold`: mask pixels that many deviations above the mean of a saliency map.
+    - `layer`: make the maps from the output of this layer, by its name; by default the last convolution.
+    - `masks_from`: the last checkpoint makes the masks, or the best one, as in the official code.
     """
     if masks_from not in ("same", "best"):
         raise ValueError(f"masks_from must be 'same' or 'best', got {masks_from!r}")

@@ -11,6 +11,7 @@ from evenhand.core.partition import partition, rebalance
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "as TAB; full k-means is too slow"
 GRID: dict[str, list[Any]] = {}
 TRAININGS = 2
 COST = 2.0  # the repeated set has at most 2 N samples

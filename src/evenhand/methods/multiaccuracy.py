@@ -15,6 +15,7 @@ from evenhand.training.models import PostHoc
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "validation includes the minority; features predict errors"
 GRID = {"rate": [0.1, 0.03, 0.3]}
 PUBLISHED = "accuracy on held-out audit samples (MultiAccuracyBoost, Run.ipynb)"
 COST = 1.05  # ERM, and features of the validation set
@@ -27,12 +28,12 @@ def train(
 ) -> nn.Module:
     """Train ERM, then audit it on validation samples, 70% for fits and 30% to judge them; L classes.
 
-    [MA-1] The residual of a sample's label y is -g(p_y), of other classes g(p_y) / (L - 1); g(p) is 1 / p
-    from p = 0.1 on, and below it the tangent there.
-    [MA-2] For each set of samples with one predicted class, then for all: regress residuals on features
-    by ridge regression; h is its prediction times (L - 1) / L, which gives the paper's form for L = 2.
-    [MA-3] If mean(h x (p - y)) on the set's judged samples exceeds the threshold, subtract rate x h from
-    the logits of the set, and begin with the first set again.
+    [MA-1] The residual of a sample's label y is -g(p_y), of other classes g(p_y) / (L - 1). From p = 0.1 on,
+    g(p) is 1 / p. Below, it is the tangent there.
+    [MA-2] For each set of samples with one predicted class, then for all: regress residuals on features by
+    ridge regression. h is its prediction times (L - 1) / L, which gives the paper's form for L = 2.
+    [MA-3] Compare mean(h x (p - y)) on the set's judged samples with the threshold. If it is larger, subtract
+    rate x h from the logits of the set, and start again with the first set.
     [MA-4] Stop after `rounds` corrections, or if no set passes; keep those with the best judged accuracy.
     """
     erm = run.fit("erm")

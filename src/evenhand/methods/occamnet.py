@@ -14,6 +14,7 @@ from evenhand.training.data import Batch, as_input
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "easy samples need little of the network"
 GRID = {"threshold": [0.2, 0.5], "suppression": [0.01, 0.1]}
 COST_NOTE = "counted as one training; the exits make the network larger"
 EXITS = 4

@@ -18,6 +18,7 @@ from evenhand.training.models import find_head
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "one early epoch shows the minority; batches are large"
 GRID = {"penalty": [1.0, 5.0, 20.0, 50.0]}
 TRAININGS = 2
 COST_NOTE = "counted as one training; the first epoch and small nets on its features come on top"
@@ -145,8 +146,8 @@ class Invariance(nn.Module):
 def unlike(logits: Tensor, labels: Tensor, minority: Tensor) -> Tensor:
     """How unlike the mean predictions of each class's two parts are; a class with one part here adds nothing.
 
-    [PGI-4] Sum over classes of the mean over outputs k of p1_k log(p1_k / p0_k), where p1 is the mean softmax
-    of the minority and p0 that of the majority, both between 1e-12 and 1 - 1e-12.
+    [PGI-4] Sum over classes of the mean over outputs k of p1_k log(p1_k / p0_k). p1 is the mean softmax of
+    the minority and p0 that of the majority, both between 1e-12 and 1 - 1e-12.
     """
     cell = 2 * labels + minority
     cells = torch.arange(2 * logits.shape[1], device=logits.device)

@@ -12,6 +12,7 @@ from evenhand.methods._heads import descend, even_weights, head_of, on_device, w
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "few samples contradict the shortcut; ERM's features are good"
 GRID = {"num_points": [100, 20, 500]}
 PUBLISHED = "worst group of validation (last-layer-retraining, exps/disagreement.py)"
 COST = 1.5  # the early net is trained beside ERM
@@ -31,8 +32,8 @@ def train(
 ) -> nn.Module:
     """Train without a share `held_out` of every class, and fine-tune the last layer on a few of that share.
 
-    They are the `num_points` with the highest score, p being the probabilities of the final net, and q
-    those of a net that was trained for a share `early` of its epochs:
+    It uses the `num_points` samples with the highest score. p are the probabilities of the final network, and
+    q those of a network that was trained for a share `early` of its epochs.
     [SELF-1] score "disagreement": mean over classes of q log(q / p), which needs no labels.
     [SELF-2] score "loss": -log p of the label, or "early_loss": -log q of the label.
     [SELF-3] score "dropout": [SELF-1] where q are the final net's with a share `dropout` of its features off.

@@ -14,6 +14,7 @@ from evenhand.training.objective import separable
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "one strong feature suppresses others"
 GRID = {"strength": [0.1, 0.01, 0.001]}
 
 

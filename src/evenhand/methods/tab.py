@@ -12,6 +12,7 @@ from evenhand.core.partition import Partition, partition, rebalance, sample_weig
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "samples that contradict the shortcut are learned late"
 GRID: dict[str, list[Any]] = {}
 TRAININGS = 2
 COST = 2.0  # the repeated set has at most 2 N samples

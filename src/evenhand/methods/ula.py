@@ -13,6 +13,7 @@ from evenhand.training.data import Batch, Split
 from evenhand.training.run import Run
 
 VERSION = 1
+HELPS = "a short probe learns only the shortcut"
 GRID = {"strength": [0.5, 1.0, 1.5, 2.0]}
 PUBLISHED = "validation accuracy, even over cells of probe and label (uLA, ula/methods/ula.py)"
 TRAININGS = 2
@@ -45,8 +46,8 @@ def train(
 class Adjusted(nn.Module):
     """Cross-entropy of logits that are shifted, in training alone, by what the probe says of the label.
 
-    - [ULA-1] P <- decay x P + (1 - decay) x mean over the batch of softmax(probe / temperature) x [y], which
-      starts uniform, so that no cell is ever empty
+    - [ULA-1] P <- decay x P + (1 - decay) x mean over the batch of softmax(probe / temperature) x [y]. P
+      starts uniform, so that no cell is ever empty.
     - [ULA-2] logits + strength x log P(y | the probe's prediction)
     """
 

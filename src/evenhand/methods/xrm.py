@@ -19,6 +19,7 @@ from evenhand.training.run import Run
 from evenhand.training.stage import Fit
 
 VERSION = 1
+HELPS = "the shortcut is easier than the rule; labels are clean"
 GRID: dict[str, list[Any]] = {}
 PUBLISHED = "worst inferred group of validation (XRM, main.py)"
 COST = 3.0  # two nets, then the model
