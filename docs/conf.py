@@ -78,12 +78,13 @@ def _commands() -> str:
 
 def _methods() -> str:
     """A row for each method, from its file: what it does, when it helps, and how often it trains."""
-    from evenhand.report import tables
+    from evenhand.bench.grid import method_file
+    from evenhand.report import catalog
 
     lines = ["| method | what it does | helps when | trainings |", "| --- | --- | --- | --- |"]
-    for section in tables.table_methods().sections:
+    for section in catalog.table_methods().sections:
         for row in section.rows:
-            helps = tables.method_file(row["method"]).constants.HELPS
+            helps = method_file(row["method"]).constants.HELPS
             lines.append(f"| `{row['method']}` | {row['what it does']} | {helps} | {row['trainings']} |")
     return "\n".join(lines)
 

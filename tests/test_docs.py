@@ -222,22 +222,23 @@ def test_scores_stand_only_in_blocks_that_a_script_makes() -> None:
 
 
 def test_the_methods_page_says_what_every_method_does_and_when_it_helps(site: Path) -> None:
-    from evenhand.report import tables
+    from evenhand.bench.grid import method_file
+    from evenhand.report import catalog
 
     text = html.unescape(re.sub(r"<[^>]+>", "", (site / "methods.html").read_text()))
     text = " ".join(text.replace("’", "'").split())
-    rows = tables.table_methods().sections[0].rows
+    rows = catalog.table_methods().sections[0].rows
     assert len(rows) > 20
     for row in rows:
-        declared = tables.method_file(row["method"])
+        declared = method_file(row["method"])
         assert declared is not None and 3 < len(declared.constants.HELPS.split()) < 12
         assert f"{row['method']} {row['what it does']} {declared.constants.HELPS}" in text
 
 
 def test_the_methods_page_says_who_reads_groups() -> None:
-    from evenhand.report import tables
+    from evenhand.report import catalog
 
-    rows = tables.table_methods().sections[0].rows
+    rows = catalog.table_methods().sections[0].rows
     readers = {row["method"]: row["needs groups for"] for row in rows if row["needs groups for"] != "nothing"}
     assert readers == {
         "adversarial": "training and selection",
