@@ -65,6 +65,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python docs/prose.py --check
 	$(BIN)/python -m pytest tests src --doctest-modules -n auto
 
 # The site, into docs/_build; a warning, such as a link that leads nowhere, is an error.

@@ -49,9 +49,9 @@ def _within(app: Any, name: str, source: list[str]) -> None:
     for file, page in PAGES.items():
         source[0] = source[0].replace(f"]({file})", f"]({page})")
     source[0] = source[0].replace("<!-- every command -->", _commands() if name == "command_line" else "")
-    source[0] = source[0].replace(
-        "<!-- settings of every method -->", _settings() if name == "methods" else ""
-    )
+    if name == "methods":
+        source[0] = source[0].replace("<!-- table of methods -->", _methods())
+        source[0] = source[0].replace("<!-- settings of every method -->", _settings())
 
 
 def _commands() -> str:
