@@ -14,9 +14,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README, PAGES = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))  # without docs/lab
-README_WORDS, ALL_WORDS = 900, 21_000  # of README; of README and docs, as `wc -w` counts; the aim is 15,000
-LONG, LONG_RATE = 30, 0.025  # words of a long sentence; the share of longer ones; the aim is 0.01
-PRIVATE_RATE = 0.75  # private words per 1,000 words; the aim is 0.5
+README_WORDS, ALL_WORDS = 900, 18_500  # of README; of README and docs, as `wc -w` counts; the aim is 15,000
+LONG, LONG_RATE = 30, 0.015  # words of a long sentence; the share of longer ones; the aim is 0.01
+PRIVATE_RATE = 0.5  # private words per 1,000 words
 PRIVATE = re.compile(  # the field, or plain English, has a standard word for each
     r"\b(?:sittings?|not to be told|tell(?:s|ing)? apart|told apart|dealt|hand(?:ed|s)? over|mended|lest|"
     r"merely|whatever is|as it were|but for|all the same|said so|(?:is|are) said|g[ia]ves? way|heap|anew|"
