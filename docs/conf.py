@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import json
 import re
 import sys
 from pathlib import Path
@@ -48,10 +49,18 @@ PAGES = {
 def _within(app: Any, name: str, source: list[str]) -> None:
     for file, page in PAGES.items():
         source[0] = source[0].replace(f"]({file})", f"]({page})")
+    source[0] = re.sub(r"<!-- notebook (\w+) -->", lambda found: _notebook(found[1]), source[0])
     source[0] = source[0].replace("<!-- every command -->", _commands() if name == "command_line" else "")
     if name == "methods":
         source[0] = source[0].replace("<!-- table of methods -->", _methods())
         source[0] = source[0].replace("<!-- settings of every method -->", _settings())
+
+
+def _notebook(name: str) -> str:
+    """The cells of an example notebook as Markdown."""
+    content = json.loads((Path(__file__).parents[1] / "examples" / f"{name}.ipynb").read_text())
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in content["cells"]]
+    return "\n\n".join(text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in cells)
 
 
 def _commands() -> str:

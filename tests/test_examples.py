@@ -57,6 +57,34 @@ def test_lightning_loop() -> None:
     assert worst["tab"] > worst["erm"] + 0.1
 
 
+def test_accelerate_loop() -> None:
+    pytest.importorskip("accelerate", reason="needs evenhand[transformers]")
+    worst = load("accelerate_loop").main()
+    assert worst["tab"] > worst["erm"] + 0.1
+
+
+def test_fabric_loop() -> None:
+    pytest.importorskip("lightning", reason="needs evenhand[lightning]")
+    worst = load("fabric_loop").main()
+    assert worst["tab"] > worst["erm"] + 0.1
+
+
+def test_datasets_columns(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="needs evenhand[datasets]")
+    frame = load("datasets_columns").main(tmp_path)
+    minority = frame[frame["pseudo_group"] == "minority"]
+    assert minority["follows"].mean() < 0.5 < frame["follows"].mean()
+    assert minority["sample_weight"].min() > 2 and (tmp_path / "weighted.csv").is_file()
+
+
+def test_share_run(tmp_path: Path) -> None:
+    for name in ("timm", "tensorboard", "mlflow"):
+        pytest.importorskip(name, reason="needs evenhand[timm,trackers]")
+    out = load("share_run").main(tmp_path)
+    card = (out / "README.md").read_text()
+    assert all(f"worst {what}" in card for what in ("class", "pseudo-group", "known group"))
+
+
 def test_transformers_trainer() -> None:
     pytest.importorskip("transformers", reason="needs evenhand[transformers]")
     worst = load("transformers_trainer").main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -17,6 +18,15 @@ from evenhand.training.record import Record
 
 MAJORITY, MINORITY, SOFT = (palette.THEMES["light"][name] for name in ("majority", "minority", "soft"))
 MOST = 20  # classes that are shown
+
+
+class Plot(Figure):
+    """A figure that a notebook shows, also where pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=110)
+        return buffer.getvalue()
 
 
 def table_html(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
@@ -51,7 +61,7 @@ def partition_html(parts: Partition) -> str:
 
 def plot_partition(parts: Partition) -> Figure:
     """The sizes of every class's majority and minority, and the margins of the samples of both."""
-    figure = Figure(figsize=(9, 1.2 + 0.35 * min(max(len(parts.classes), 4), MOST)), layout="constrained")
+    figure = Plot(figsize=(9, 1.2 + 0.35 * min(max(len(parts.classes), 4), MOST)), layout="constrained")
     left, right = figure.subplots(1, 2)
     names = [str(label) for label in parts.classes.tolist()[:MOST]]
     large, small = parts.sizes[:MOST].T
@@ -77,7 +87,7 @@ def plot_runs(records: Sequence[Record]) -> Figure:
     """The accuracy of every class, pseudo-group or known group under every run's model, with intervals."""
     shown = {record.method: _parts(record) for record in records}
     names = list(dict.fromkeys(part["name"] for parts in shown.values() for part in parts))[: 2 * MOST]
-    figure = Figure(figsize=(7, 1.2 + 0.4 * len(names)), layout="constrained")
+    figure = Plot(figsize=(7, 1.2 + 0.4 * len(names)), layout="constrained")
     axes = figure.subplots()
     for number, (method, parts) in enumerate(shown.items()):
         rows = [part for part in parts if part["name"] in names]
