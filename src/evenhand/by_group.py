@@ -72,10 +72,10 @@ class Evaluation:
 
     def plot(self, most: int = 20) -> Any:
         """A matplotlib figure: the accuracies of the worst groups with their intervals."""
-        from matplotlib.figure import Figure
+        from evenhand.report.notebook import Plot
 
         rows = self.frame.head(most).iloc[::-1]
-        figure = Figure(figsize=(7, 1 + 0.3 * len(rows)), layout="constrained")
+        figure = Plot(figsize=(7, 1 + 0.3 * len(rows)), layout="constrained")
         axes = figure.subplots()
         bars = np.abs(rows[["low", "high"]].to_numpy().T - rows["accuracy"].to_numpy())
         axes.errorbar(rows["accuracy"], rows["group"], xerr=bars, fmt="o", capsize=3)

@@ -66,15 +66,6 @@ class Audited:
     seed: int
     slices: tuple[Slice, ...] = ()
 
-    def _repr_html_(self) -> str:
-        from evenhand.report.notebook import audit_html
-
-        return audit_html(summarise(self))
-
-    def plot(self) -> Any:
-        """Draw the clusters of every class and their margins; returns a matplotlib Figure."""
-        return self.evidence.parts.plot()
-
     def rows(self, kind: str) -> np.ndarray:
         """The training samples of one list."""
         return np.flatnonzero(self.lists == kind)

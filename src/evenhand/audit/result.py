@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pandas
 
 from evenhand.audit import predict as prediction
 from evenhand.audit.audit import run
+from evenhand.core.partition import of_mask
 from evenhand.training.store import read_json
 
 MODELS = ("baseline", "balanced")
@@ -78,6 +79,17 @@ class Audit:
         """The balanced set: rows of `samples`, those of the minority as often as they were repeated."""
         found: np.ndarray = np.load(self.folder / "indices.npy", allow_pickle=False)
         return found
+
+    def _repr_html_(self) -> str:
+        from evenhand.report.notebook import audit_html
+
+        return audit_html(self.summary)
+
+    def plot(self) -> Any:
+        """Draw the clusters of each class and their margins; returns a matplotlib Figure."""
+        train = self.samples[self.samples["split"] == "train"]
+        parts = of_mask((train["pseudo_group"] == "minority").to_numpy(), train["label"].to_numpy(str))
+        return replace(parts, margin=train["margin"].to_numpy(np.float32)).plot()
 
     @property
     def report(self) -> Path:

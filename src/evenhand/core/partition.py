@@ -38,13 +38,23 @@ Cluster = Callable[[npt.NDArray[Any]], npt.ArrayLike]  # (samples, epochs) of on
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partition:
-    """Which samples of every class form its smaller cluster, and how clearly the two separate.
+    """The majority and the minority of each class, and how clearly the two separate. Notebooks show a table.
 
-    `margin` is the signed distance to the boundary between the clusters over the distance of their
-    centroids: 0.5 at the minority's centroid, -0.5 at the majority's, 0 in a class that was not split.
-    `strength` says how far to rebalance: a minority sample counts (majority / minority) ** strength times.
-    `clustered` is False for samples that were held out: they are in neither cluster. Their `minority` is
-    False and their `margin` 0, `sizes` does not count them, and rebalancing leaves them out.
+    - `minority`, `labels`: True for each sample of a minority, and the labels as given.
+    - `classes`, `sizes`, `separation`: one row per class. `separation` is the share of the variance that the
+      two clusters explain, from 0 to 1.
+    - `margin`: the signed distance of a sample to the boundary between the clusters, over the distance of
+      their centroids: 0.5 at the minority's centroid, -0.5 at the majority's, 0 in a class that was not
+      split.
+    - `unsplit`: the classes that stay whole, and why.
+    - `strength`: how far to rebalance. A minority sample counts (majority / minority) ** strength times.
+    - `clustered`: False for samples that were held out. They belong to neither cluster.
+
+    `save` and `load` keep it in one .npz file. Raises ValueError for a strength outside 0 to 1.
+
+    >>> parts = partition([[0.1], [0.2], [0.9]], [0, 0, 0])
+    >>> parts
+    Partition(class: majority + minority (separation); 0: 2 + 1 (0.99))
     """
 
     minority: npt.NDArray[np.bool_]  # (samples,)
@@ -145,16 +155,20 @@ def partition(
     *,
     across_ranks: bool = False,
 ) -> Partition:
-    """Split every class's loss histories, (samples, epochs), in two; the smaller cluster is its minority.
+    """Split the loss histories of each class in two; the smaller cluster of a class is its minority.
 
-    Numbers instead of histories, (samples,) such as `LossSummary.values`, are split exactly, by one sort.
-    Of two equally large clusters, the one with the higher mean loss is the minority. A class with one
-    sample, with identical histories or for which `cluster` gives one cluster stays whole and is named in
-    `unsplit`. `cluster` replaces k-means: a function from one class's histories to 0 or 1 per sample, or a
-    scikit-learn estimator such as `MiniBatchKMeans(2)`. Histories of more than a GiB are read in blocks, and
-    may be a memory-mapped file larger than memory; many histories on a GPU are split there. With
-    `across_ranks`, every rank of a distributed training gives its own part of the samples; `sizes` and
-    `separation` are then those of all ranks.
+    - `losses`: (samples, epochs) losses, as an array, a tensor, or a memory-mapped file of any size. One
+      number per sample, (samples,), such as `LossSummary.values`, is split exactly by one sort.
+    - `labels`: (samples,) integers or strings.
+    - `cluster`: replaces two-means. A function from the histories of one class to 0 or 1 per sample, or a
+      scikit-learn estimator such as `MiniBatchKMeans(2)`.
+    - `across_ranks`: in a distributed training, each rank passes its own part of the samples. The clusters
+      are then those of all samples together.
+
+    Returns a `Partition`. Of two equally large clusters, the one with the higher mean loss is the minority. A
+    class with one sample, with identical histories or with a single cluster stays whole and is named in
+    `unsplit`. Raises ValueError where `losses` and `labels` differ in length, and for losses that are
+    missing, infinite or larger than 1e100.
 
     >>> parts = partition([[0.9, 0.1], [0.8, 0.1], [0.9, 0.8], [0.7, 0.7]], [0, 0, 0, 1])
     >>> parts.minority.tolist(), parts.sizes.tolist(), parts.unsplit
@@ -357,11 +371,18 @@ class Balanced:
 
 
 def rebalance(partition: Partition, seed: int = 0) -> Balanced:
-    """The samples, then |majority| - |minority| copies per class, drawn uniformly from its minority.
+    """Return the rows of the balanced training set: every sample once, then copies of minority samples.
 
-    Fewer, if the partition's strength is below 1: minorities are repeated to `partition.repeated_sizes`.
-    Samples that were held out (see `Partition.clustered`) are left out.
-    Every class draws from a generator of its own, so one class's draws do not depend on the others.
+    - `partition`: the partition of the training samples.
+    - `seed`: determines the copies. Each class draws from its own generator.
+
+    Returns a `Balanced`, which works as an array of row numbers: `Subset(dataset, rebalance(parts))`. A class
+    gets |majority| - |minority| copies, drawn uniformly from its minority, or fewer where the partition's
+    strength is below 1. Held-out samples are left out. Raises ValueError for a negative seed.
+
+    >>> parts = partition([[0.1], [0.2], [0.9]], [0, 0, 0])
+    >>> rebalance(parts).indices.tolist()
+    [0, 1, 2, 2]
     """
     originals = np.flatnonzero(partition.clustered)
     copies = [originals]
@@ -373,11 +394,16 @@ def rebalance(partition: Partition, seed: int = 0) -> Balanced:
 
 
 def sample_weights(partition: Partition) -> npt.NDArray[np.float64]:
-    """How often each sample appears in the balanced multiset on average, (samples,).
+    """Return how often each sample appears in the balanced set on average.
 
-    A majority sample weighs 1, a minority sample |majority| / |minority| to the power of the partition's
-    strength: with a strength of 1, both clusters of a class weigh the same in total. The weights sum to the
-    length of the multiset, up to rounding, not to the number of samples. A held-out sample weighs 0.
+    - `partition`: the partition of the training samples.
+
+    Returns (samples,) float64: 1 for a majority sample, (|majority| / |minority|) ** strength for a minority
+    sample, and 0 for a held-out sample. With a strength of 1, both clusters of a class weigh the same. The
+    weights sum to the size of the balanced set, not to the number of samples.
+
+    >>> sample_weights(partition([[0.1], [0.2], [0.9]], [0, 0, 0])).tolist()
+    [1.0, 1.0, 2.0]
     """
     position = np.searchsorted(partition.classes, partition.labels)
     majority, minority = partition.sizes[position].T
@@ -394,17 +420,19 @@ def _minorities(partition: Partition) -> list[npt.NDArray[np.int64]]:
 
 
 class BalancedSampler(DistributedSampler[int]):
-    """Which samples an epoch visits, so that both pseudo-groups of every class come equally often.
+    """A sampler that draws both pseudo-groups of each class equally often.
 
-    Or, with a partition of a strength below 1, so often as its `sample_weights` say.
-    Without `num_samples` an epoch is the multiset of `rebalance(partition, seed)`, shuffled. With it an
-    epoch is that many draws with replacement, made anew every epoch, a sample being drawn in proportion to
-    its `sample_weights`. Call `set_epoch` before every epoch, or all epochs have the same order.
+    - `partition`: the partition of the dataset. With a strength below 1, samples are drawn in proportion to
+      their `sample_weights`.
+    - `num_samples`: draws per epoch, made anew in each. By default an epoch is the rows of
+      `rebalance(partition, seed)`, shuffled.
+    - `seed`: determines the copies and the order.
+    - `num_replicas`, `rank`: the number of processes and the number of this one. By default those of
+      torch.distributed. Pass 1 and 0 where the framework shards loaders itself.
 
-    Under torch.distributed every process visits a part of its own; together they visit everything. Where
-    the rows do not divide evenly, the first rows of the epoch are visited twice, at most one per process,
-    so that all parts are equally long. `num_replicas` and `rank` are asked of torch.distributed when
-    needed, unless given.
+    Call `set_epoch` before every epoch, or all epochs have the same order. Each process visits its own part
+    of an epoch. Where the rows do not divide evenly, at most one row per process is visited twice. Raises
+    ValueError for numbers that are out of range, or `num_replicas` without `rank`.
 
     >>> from evenhand.core.partition import partition
     >>> parts = partition([[0.1], [0.1], [0.9], [0.2]], [0, 0, 0, 1])

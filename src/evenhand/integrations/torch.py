@@ -26,10 +26,13 @@ __all__ = ["BalancedSampler", "Indexed", "Recorder", "balanced_loader", "indexed
 
 
 def indexed(dataset: Any) -> Indexed:
-    """The dataset with every sample's position in it: (*item, index), or a dict's "index".
+    """Wrap a dataset so that each item also contains its position.
 
-    An item that is neither a tuple, a list nor a dict becomes (item, index). Take subsets of the result,
-    not before it, where the positions are to be those of the whole dataset.
+    - `dataset`: a map-style dataset, with a length. A `datasets.Dataset` of dicts works too.
+
+    Returns a dataset of `(*item, index)` for tuples and lists, of dicts with an "index" for dicts, and of
+    `(item, index)` for anything else. Take subsets of the result, not before it, where positions must refer
+    to the whole dataset. Raises ValueError for a stream, and for dicts that have an "index" already.
 
     >>> from torch.utils.data import TensorDataset
     >>> indexed(TensorDataset(torch.tensor([5., 6.]), torch.tensor([0, 1])))[1]
@@ -114,12 +117,14 @@ def balanced_loader(
 
 
 class Recorder:
-    """A LossHistory that several processes fill together and a checkpoint can carry.
+    """A LossHistory that several processes fill together and that a checkpoint can hold.
 
-    Each process records the samples that it sees. `end_epoch` and `state_dict` gather them, so all
-    processes must call these two; afterwards `history` is complete in every one. With `path` the history
-    is a file, which the first process writes and all must be able to read; a checkpoint then holds only
-    how many epochs it had.
+    - `num_samples`: the size of the training set.
+    - `path`: a file for the history, which the first process writes and all must be able to read. A
+      checkpoint then holds only the number of its epochs.
+
+    Each process records the samples that it sees. All processes must call `end_epoch` and `state_dict`, which
+    gather what was recorded. Afterwards `history` is complete in every process.
 
     >>> recorder = Recorder(2)
     >>> recorder.record([0, 1], [0.5, 1.5]); recorder.end_epoch()

@@ -107,12 +107,15 @@ def plot_runs(records: Sequence[Record]) -> Figure:
 
 
 def audit_html(summary: dict[str, Any]) -> str:
-    """The answer of an audit: its verdict, the counts, and both models beside each other."""
-    judgement, triage = summary["judgement"], summary["triage"]
-    rows = [(key, value) for key, value in judgement.items() if isinstance(value, (str, int, float, bool))]
-    counts = [("learned late", triage["minority"]), ("likely mislabeled", triage["mislabelled"])]
-    ship = [("recommended model", summary["ship"]["model"])]
-    return table_html(("audit", str(summary["data"]["source"])), [*ship, *counts, *rows])
+    """The answer of an audit: which model to ship, how many samples were listed, and its sentences."""
+    triage = summary["triage"]
+    rows = [
+        ("recommended model", summary["ship"]["model"]),
+        ("learned late", f"{triage['minority']:,}"),
+        ("likely mislabeled", f"{triage['mislabelled']:,}"),
+        *(("", sentence) for sentence in summary["sentences"]),
+    ]
+    return table_html(("audit", str(summary["data"]["source"])), rows)
 
 
 def _parts(record: Record) -> list[dict[str, Any]]:

@@ -46,6 +46,8 @@ class Batch:
 class Split:
     """Samples with their labels; `group` and `weight` are for scoring only.
 
+    Raises ValueError where `x`, `y`, `group` or `weight` differ in length or hold no numbers.
+
     >>> split = Split(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
     >>> len(split), split.take([2, 2]).index.tolist()
     (3, [2, 2])
@@ -153,7 +155,14 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]  # (batch, channels, heigh
 
 @dataclass(frozen=True)
 class Task:
-    """A classification problem: three splits, the names of classes and groups, and the recipe."""
+    """A classification problem: three splits, the names of classes and groups, and the recipe.
+
+    Raises ValueError where labels or groups have no name.
+
+    >>> split = Split(torch.zeros(2, 4), torch.tensor([0, 1]))
+    >>> Task("mine", train=split, val=split, test=split, class_names=("cat", "dog")).num_classes
+    2
+    """
 
     name: str  # what its run folder is called
     train: Split

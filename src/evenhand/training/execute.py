@@ -51,10 +51,26 @@ def execute(
     device: str = "auto",
     show: log.Silent | None = None,
 ) -> Record:
-    """Train with a method and score the model; a run that is already finished is returned at once.
+    """Train a model with a method, score it, and return the record of the run.
 
-    `hyperparameters` are the method's own; `lr` and other fields of the recipe may stand among them.
-    Started by torchrun, all ranks train together; every one of them must make the same call.
+    - `task`: what to train on; `evenhand.tasks.load(name)` loads one by name.
+    - `method`: the name of a method, such as "erm" or "tab", or a module of your own.
+    - `hyperparameters`: those of the method, and fields of the recipe, by name.
+    - `recipe`: how to train. By default the task's.
+    - `seed`: determines the initial weights and the batch order.
+    - `runs`: the folder of runs. A run that is interrupted resumes; one that is finished is returned at once.
+    - `device`: "auto", "cpu", "cuda" or "cuda:N".
+    - `show`: what shows the progress. By default chosen by where the program runs.
+
+    Started by torchrun, all ranks train together and must make the same call. Raises ValueError for an
+    unknown method or hyperparameter, before anything is trained.
+
+    >>> import tempfile
+    >>> split = Split(torch.eye(4), torch.tensor([0, 1, 0, 1]))
+    >>> task = Task("mine", train=split, val=split, test=split, class_names=("cat", "dog"))
+    >>> recipe = Recipe(model="linear", epochs=1, batch_size=4)
+    >>> execute(task, "erm", recipe=recipe, runs=tempfile.mkdtemp(), device="cpu").metrics["method"]
+    'erm'
     """
     if seed < 0:
         raise ValueError(f"seed must not be negative, got {seed}")

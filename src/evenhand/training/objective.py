@@ -19,11 +19,12 @@ T = TypeVar("T")
 def separable(declared: T) -> T:
     """Declare that an objective or a transform treats every sample by itself, so that batches may be cut.
 
-    Of an objective: the loss of a batch is the mean over its samples of something that depends on that
-    sample alone. Of a transform: each sample is changed by itself. The engine then may cut a batch into
-    slices and share it out among ranks. What does not declare it gets whole batches.
+    - `declared`: a function or a class. An `nn.Module` may instead set the class attribute `separable =
+      True`.
 
-    It decorates a function or a class; an `nn.Module` may instead set the class attribute `separable = True`.
+    The loss of a batch must be the mean over its samples of a value that depends on that sample alone. A
+    transform must change each sample by itself. The engine may then cut a batch into slices and share it
+    among ranks. An objective that does not declare it gets whole batches. Returns what was declared.
 
     >>> is_separable(separable(lambda model, batch: model(batch.x).mean())), is_separable(print)
     (True, False)
