@@ -2,8 +2,8 @@
 
     python benchmarks/checkouts.py BEFORE AFTER [--data ROOT] [--rounds 3] [--samples 20000000]
 
-BEFORE and AFTER are folders that hold `src` and `benchmarks`. Every measurement is a process of its own,
-and the checkouts alternate, so that a machine that slows down slows both. On a CPU the times are processor
+BEFORE and AFTER are folders that hold `src` and `benchmarks`. Every round starts new processes, and the
+checkouts alternate, so that a machine that slows down slows both. On a CPU the times are processor
 time, which other programs change little. With a GPU and --data the training is cMNIST, the histories lie on
 the GPU, and the times are of the clock; otherwise the training is the small digits. The last measurement
 reads a file of 2 GB in a process that may use 1.5 GiB of memory.
@@ -129,7 +129,7 @@ def main() -> None:
     for number in range(options.rounds):
         order = [("before", options.before), ("after", options.after)]
         for side, checkout in order if number % 2 == 0 else reversed(order):
-            for script in (TRAINING, HISTORY, TWO_MEANS, SCALING):
+            for script in (TRAINING + HISTORY + TWO_MEANS, SCALING):
                 for name, value in measure(checkout, script, arguments).items():
                     values.setdefault(name, {}).setdefault(side, []).append(value)
     print("| measurement | before | after | after / before |\n| --- | --- | --- | --- |")

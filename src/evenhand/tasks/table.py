@@ -75,15 +75,12 @@ def read_table(
     named = [("--label", label), ("--text", text), ("--image", image), ("--group", group)]
     for option, column in [*named, *(("--drop", column) for column in drop)]:
         if column is not None and column not in frame.columns:
+            names = ", ".join(map(str, frame.columns[:40]))
             raise ValueError(
-                f"{option} must name a column of {file}, got {column!r}; "
-                f"its columns are {', '.join(map(str, frame.columns[:40]))}"
+                f"{option} must name a column of {file}, got {column!r}; its columns are {names}"
             )
     if group is not None and group in (label, text, image):
-        raise ValueError(
-            f"--group must name a column of its own, got {group!r}, which is the label or what the model "
-            "sees; every class is scored anyway"
-        )
+        raise ValueError(f"--group must name a column of its own, got {group!r}, which is used already")
     if clash := {label, text, image, group} & set(drop):
         raise ValueError(f"--drop must name a column that nothing else names, got {clash.pop()!r}")
     if text is not None and image is not None:
@@ -104,11 +101,11 @@ def read_table(
         content = {"kind": "images", "files": folder.image_files(ids, file, image)}
     else:
         hidden = {label, *drop, *([group] if hide_group else [])}
-        content = {"kind": "table"}
-        content["frame"] = cleaned(frame[[c for c in frame.columns if c not in hidden]], notes, missing)
+        seen = frame[[name for name in frame.columns if name not in hidden]]
+        content = {"kind": "table", "frame": cleaned(seen, notes, missing)}
         if group is not None:
-            seen = "also a feature of the model (--hide-group hides it)"
-            notes.append(f"the group column {group!r} is {'kept from the model' if hide_group else seen}")
+            use = "also a feature of the model (--hide-group hides it)"
+            notes.append(f"the group column {group!r} is {'kept from the model' if hide_group else use}")
     return Samples(
         ids=ids,
         y=y,
@@ -150,8 +147,7 @@ def _parquet(file: Path, header: bool) -> tuple[Any, list[str]]:
 
     content = parquet.read_table(file)
     content.validate(full=True)  # else what is damaged shows only when it is used
-    frame = content.to_pandas()
-    return frame, [*frame.columns]
+    return (frame := content.to_pandas()), [*frame.columns]
 
 
 def _csv(file: Path, header: bool) -> tuple[Any, list[str]]:
@@ -187,10 +183,8 @@ def _unreadable(file: Path, error: Exception) -> str:
 
 def _separator(file: Path) -> str:
     """Comma, semicolon, tab or bar, whichever the first line fits."""
-    if ".tsv" in file.name.lower():
-        return "\t"
-    if file.name.lower().endswith(".gz"):
-        return ","
+    if ".tsv" in (name := file.name.lower()) or name.endswith(".gz"):
+        return "\t" if ".tsv" in name else ","
     with file.open(encoding="utf-8", errors="replace") as lines:
         first = lines.readline()
     try:
@@ -223,17 +217,14 @@ def as_names(labels: Any) -> list[str]:
 
 def as_text(values: Any, gap: str = "") -> list[str]:
     """The values of a column as text; `gap` where there is none."""
-    pairs = zip(values.tolist(), values.notna(), strict=True)
-    return [str(value) if known else gap for value, known in pairs]
+    return [str(v) if known else gap for v, known in zip(values.tolist(), values.notna(), strict=True)]
 
 
 def _attribute(values: Any) -> tuple[np.ndarray, tuple[str, ...]]:
     names, position = encode(np.array(as_text(values, "missing"), dtype=str))
     if len(names) > 100:
-        raise ValueError(
-            f"expected at most 100 different values in the group column {values.name!r}, "
-            f"got {len(names):,}; cut it into fewer groups"
-        )
+        what = f"expected at most 100 different values in the group column {values.name!r}"
+        raise ValueError(f"{what}, got {len(names):,}; cut it into fewer groups")
     return position, tuple(names.tolist())
 
 
@@ -322,9 +313,8 @@ def cleaned(frame: Any, notes: list[str], missing: bool = False) -> Any:
         if distinct < 2 and not (distinct == 1 and values.isna().any()):
             useless.append(f"{name} ({'one value' if distinct else 'no values'})")
         elif words and distinct > max(MOST_VALUES, IDENTIFIER * len(values)):
-            useless.append(
-                f"{name} ({distinct:,} different words: an identifier or free text; for text use --text)"
-            )
+            why = "an identifier or free text; for text use --text"
+            useless.append(f"{name} ({distinct:,} different words: {why})")
         else:
             columns[name] = values
     if useless:

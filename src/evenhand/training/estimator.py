@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.base import is_classifier
 from torch import Tensor, nn
 
 from evenhand.core import ranks
@@ -18,6 +17,7 @@ from evenhand.training import log
 from evenhand.training.checkpoint import Histories, claim_together, load_for_all, save_checkpoint, write_curve
 from evenhand.training.data import Split, checksum
 from evenhand.training.estimator_histories import (
+    check,
     fit,
     learns_by_steps,
     losses_of,
@@ -403,20 +403,6 @@ class EstimatorStage:
         write_curve(self.folder, curve, complete=True)
         save_checkpoint(self.folder / f"{SNAPSHOT}.ckpt", state)
         return model, state
-
-
-def check(estimator: Any, *, record: bool) -> None:
-    """Raise unless this is a classifier with scikit-learn's interface, and can be recorded if it must be."""
-    if not hasattr(estimator, "get_params") or not is_classifier(estimator):
-        raise ValueError(
-            "estimator must be a classifier with scikit-learn's interface, such as LogisticRegression() or "
-            f"HistGradientBoostingClassifier(), got {estimator!r}"
-        )
-    if record and training_of(estimator) is None:
-        raise ValueError(
-            "record needs a classifier that learns step by step (boosting, partial_fit or warm_start), got "
-            f"{estimator!r}"
-        )
 
 
 def _is_whole(folder: Path, state: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import _safe_indexing
 from sklearn.utils.class_weight import compute_class_weight
@@ -56,6 +56,20 @@ def record(
     position = np.unique(y, return_inverse=True)[1]
     columns = [losses_of(scores, position) for (scores,) in training(estimator, [x], y, weight, epochs, seed)]
     return np.stack(columns, axis=1)
+
+
+def check(estimator: Any, *, record: bool) -> None:
+    """Raise unless this is a classifier with scikit-learn's interface, and can be recorded if it must be."""
+    if not hasattr(estimator, "get_params") or not is_classifier(estimator):
+        raise ValueError(
+            "estimator must be a classifier with scikit-learn's interface, such as LogisticRegression() or "
+            f"HistGradientBoostingClassifier(), got {estimator!r}"
+        )
+    if record and training_of(estimator) is None:
+        raise ValueError(
+            "record needs a classifier that learns step by step (boosting, partial_fit or warm_start), got "
+            f"{estimator!r}"
+        )
 
 
 def seeded(estimator: Any, seed: int) -> Any:
