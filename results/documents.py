@@ -89,6 +89,7 @@ def check_alike(label: str, frames: Iterable[Frame]) -> None:
 
 
 EVEN_ODD_DIGITS = ("digits_even_odd.zip",)
+TEN_DIGITS = ("digits.zip",)
 EVEN_ODD = Setting(label="Even-Odd, p = 99%", task="even_odd", archives=["methods.zip"])
 BAR_0 = Setting(label="BAR, weight decay 0", task="bar", archives=["studies/even_photos.zip"])
 BAR_SELECTED = Setting(
@@ -109,6 +110,7 @@ CELEBA_EAGER = Setting(
 )
 SETTINGS = (
     Setting(label="`digits_even_odd`, p = 97%", task="digits_even_odd", archives=EVEN_ODD_DIGITS),
+    Setting(label="`digits`, p = 90%", task="digits", archives=TEN_DIGITS),
     EVEN_ODD,
     Setting(label="Even-Odd, p = 99%, more seeds", task="even_odd", archives=REPORTED),
     *(

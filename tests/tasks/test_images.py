@@ -169,6 +169,12 @@ def test_a_changed_image_is_decoded_anew(pictures):
     assert (again.pixels[3] != first.pixels[3]).any() and (again.pixels[4] == first.pixels[4]).all()
 
 
+def test_another_decoder_decodes_anew(pictures, monkeypatch):
+    first = samples.decode_images("test", pictures, 8)
+    monkeypatch.setattr(samples, "image_decoder", lambda: "libjpeg_turbo 1.0")
+    assert samples.decode_images("test", pictures, 8).folder != first.folder
+
+
 def counting(monkeypatch, stop_after=None):
     read, seen = samples.read_image, []
 

@@ -8,6 +8,7 @@ import functools
 import importlib
 import inspect
 import json
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -387,6 +388,7 @@ def test_a_record_that_says_rubbish_of_how_it_was_computed_is_an_older_one(
     tiny: Task, tmp_path: Path
 ) -> None:
     record = execute(tiny, "erm", {"epochs": 1}, runs=tmp_path, device="cpu", show=Silent())
+    assert re.fullmatch(r"(libjpeg_turbo|jpg) [\d.]+", record.config["versions"]["images"])
     for rubbish in ("fast", {"device": "cpu"}, {**record.config["arithmetic"], "slices": "two"}):
         other = Record(record.path)
         other.__dict__["config"] = {**record.config, "arithmetic": rubbish}

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from evenhand.tasks import cache_root
 from evenhand.training import log, store
-from evenhand.training.data import Split, Task, checksum, reweighted
+from evenhand.training.data import Split, Task, checksum, image_decoder, reweighted
 from evenhand.training.recipe import Recipe
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -311,7 +311,7 @@ def _chunks(folder: Path) -> list[str]:
 
 def _stamp(task: str, files: Sequence[Path], size: int) -> str:
     """A digest of which files, of what age and length, are decoded how."""
-    stamp = hashlib.sha256(f"{DECODING_VERSION} {size}\n".encode())
+    stamp = hashlib.sha256(f"{DECODING_VERSION} {size} {image_decoder()}\n".encode())
     absent = []
     for file in files:
         try:

@@ -144,6 +144,14 @@ def _listed(indices: Any) -> Any:
     return indices if known or not isinstance(indices, Iterable) else list(indices)
 
 
+def image_decoder() -> str:
+    """The library that decodes JPEG files, and its version; the pixels depend on it."""
+    from PIL import features  # only where images or records are made
+
+    name = "libjpeg_turbo" if features.check_feature("libjpeg_turbo") else "jpg"
+    return f"{name} {features.version(name)}"
+
+
 def as_input(item: Any) -> Tensor:
     """The input of a dataset's item, which may be (input, label, …) or the input alone."""
     value = item[0] if isinstance(item, (tuple, list)) else item

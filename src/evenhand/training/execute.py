@@ -26,7 +26,7 @@ from evenhand.core.partition import Partition, partition
 from evenhand.core.ranks import join_ranks
 from evenhand.training import log, store
 from evenhand.training.checkpoint import claim_together
-from evenhand.training.data import Split, Task, as_input
+from evenhand.training.data import Split, Task, as_input, image_decoder
 from evenhand.training.forward import allow_kernels, autocast
 from evenhand.training.keys import Identity, identify
 from evenhand.training.models import rebuilt
@@ -248,6 +248,7 @@ def _versions(device: torch.device) -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
+        "images": image_decoder(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
     if ranks.count() > 1:
