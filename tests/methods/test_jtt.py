@@ -11,9 +11,9 @@ from shortcut import shortcut_task
 from torch import nn
 
 from evenhand import Recipe, Split, execute
+from evenhand.core.ranks import seed_epoch
 from evenhand.methods import jtt
 from evenhand.training.log import Silent
-from evenhand.training.loop import seed_epoch
 from evenhand.training.run import Run
 from evenhand.training.stage import Fit
 

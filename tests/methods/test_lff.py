@@ -10,11 +10,11 @@ from shortcut import shortcut_task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from evenhand.core.ranks import seed_epoch
 from evenhand.methods import lff
 from evenhand.methods.lff import Failures
 from evenhand.training.data import Batch
 from evenhand.training.log import Silent
-from evenhand.training.loop import seed_epoch
 from evenhand.training.run import Run
 
 LN2 = math.log(2)

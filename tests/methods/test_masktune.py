@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evenhand import Recipe, Split, Task
+from evenhand.core.ranks import seed_epoch
 from evenhand.methods import masktune
 from evenhand.methods.masktune import masked
 from evenhand.training.batches import Batches, Source
 from evenhand.training.forward import saliency
 from evenhand.training.log import Silent
-from evenhand.training.loop import seed_epoch
 from evenhand.training.run import Run
 
 

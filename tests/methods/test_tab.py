@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from evenhand import Split, Task, partition
 from evenhand.core.partition import Balanced
+from evenhand.core.ranks import seed_epoch
 from evenhand.methods import erm_randaug, eta_tab, minibatch_tab, tab
 from evenhand.methods.eta_tab import changing_copies
 from evenhand.training.augment import ETA
 from evenhand.training.data import Batch
 from evenhand.training.log import Silent
-from evenhand.training.loop import seed_epoch
 from evenhand.training.run import Run
 
 CPU = torch.device("cpu")

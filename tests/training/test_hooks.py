@@ -20,13 +20,13 @@ from torch.nn import functional as F
 
 from evenhand import Split, Task, execute
 from evenhand.core.partition import of_mask, rebalance
+from evenhand.core.ranks import seed_epoch
 from evenhand.integrations.prediction import predict
 from evenhand.training import run as run_module
 from evenhand.training.checkpoint import EMA
 from evenhand.training.data import Batch
 from evenhand.training.keys import Description
 from evenhand.training.log import Silent
-from evenhand.training.loop import seed_epoch
 from evenhand.training.models import PostHoc, mlp, replace_head
 from evenhand.training.record import Record
 from evenhand.training.run import Run

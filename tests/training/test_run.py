@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from evenhand import Recipe, Split, Task, execute, separable
 from evenhand.core import ranks
 from evenhand.core.metrics import wilson_interval
+from evenhand.core.ranks import seed_epoch
 from evenhand.training.checkpoint import Rule
 from evenhand.training.data import Batch
 from evenhand.training.log import Silent
-from evenhand.training.loop import seed_epoch
 from evenhand.training.models import cnn
 from evenhand.training.record import Record, find
 from evenhand.training.run import Run, chance
