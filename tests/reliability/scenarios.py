@@ -24,7 +24,6 @@ from evenhand.bench.grid import Planned
 from evenhand.bench.sweep import Agenda, Entry, Sweep
 from evenhand.core.partition import Partition
 from evenhand.integrations import files
-from evenhand.integrations.export import export
 from evenhand.tasks import embeddings
 from evenhand.training.checkpoint import load_checkpoint
 from evenhand.training.log import Silent
@@ -158,17 +157,6 @@ def head(root: Path) -> Record:
     return execute(task, "erm", recipe=recipe, runs=root / "runs", device="cpu", show=Silent())
 
 
-def linear_run(root: Path) -> None:
-    recipe = tiny().recipe.replace(model="linear", epochs=1)
-    task = dataclasses.replace(tiny(), make_model=None)
-    execute(task, "erm", recipe=recipe, runs=root / "runs", device="cpu", show=Silent())
-
-
-def hub_folder(root: Path) -> None:
-    """A run as a folder for the Hub, over an earlier one."""
-    export(next((root / "runs").glob("tiny/erm/*-s0")), root / "exported")
-
-
 SCENARIOS = {
     **{method: Scenario(run(method)) for method in SETTINGS},
     "bench": Scenario(fail_and_succeed, _two_runs),
@@ -179,7 +167,6 @@ SCENARIOS = {
     "exports": Scenario(table_files, _two_runs),
     "audit": Scenario(audit, audit_data),
     "embeddings": Scenario(head),
-    "hub": Scenario(hub_folder, linear_run),
 }
 
 
