@@ -28,7 +28,7 @@ def test_a_notebook_runs_and_shows_tables_and_plots(path: Path, tmp_path: Path, 
     assert any("<table>" in data.get("text/html", "") for data in shown)
     pictures = [base64.b64decode(data["image/png"]) for data in shown if "image/png" in data]
     assert pictures and all(picture.startswith(b"\x89PNG") for picture in pictures)
-    if path.stem != "notebook_own_loop":
+    if path.stem == "notebook_comparison":  # the audit of a table trains estimators, which have no epochs
         assert any("</progress>" not in data.get("text/html", "") and "epoch" in str(data) for data in shown)
 
 
