@@ -221,6 +221,15 @@ def test_scores_stand_only_in_blocks_that_a_script_makes() -> None:
     assert len(NUMBER.findall(PAGES["results"].read_text())) > 50
 
 
+def test_the_table_of_heads_is_the_one_that_its_script_prints() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "heads.py"), "--table"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = [line for line in printed.splitlines() if line.startswith("|")]
+    assert len(rows) > 3
+    block = PAGES["method"].read_text().partition("<!-- made by benchmarks/heads.py -->\n")[2]
+    assert block.partition("\n<!-- end -->")[0].splitlines() == rows
+
+
 def test_the_methods_page_says_what_every_method_does_and_when_it_helps(site: Path) -> None:
     from evenhand.bench.grid import method_file
     from evenhand.report import catalog
