@@ -8,7 +8,7 @@ import pytest
 from test_photo_tasks import MAKERS, small_pacs  # noqa: F401 (a fixture)
 
 from evenhand import tasks
-from evenhand.report.tables import facts_of_data, read_split
+from evenhand.report.catalog import facts_of_data, read_split
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -16,7 +16,7 @@ from PIL import Image
 from published_layouts import REAL_ROOT
 
 from evenhand import tasks
-from evenhand.report.tables import facts_of_data, read_split
+from evenhand.report.catalog import facts_of_data, read_split
 from evenhand.tasks import celeba, datasets, pacs
 from evenhand.tasks.samples import Samples, rare_cells
 from evenhand.training.data import training_weights
