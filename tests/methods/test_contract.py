@@ -100,7 +100,7 @@ def test_another_seed_gives_another_model(method: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", [name for name in METHODS if hasattr(module_of(name), "rebalance")])
 def test_copies_are_drawn_by_the_seed_of_the_run(method: str, tmp_path: Path, monkeypatch) -> None:
     found = []
-    monkeypatch.setattr(Run, "found", lambda run, *parts: found.append(parts))
+    monkeypatch.setattr(Run, "found", lambda run, *parts, **validation: found.append(parts))
     task = tiny_task(epochs=8)
     y = task.train.y.clone()
     y[::8] = 1 - y[::8]  # wrong labels stay hard, so that every method finds minorities of several samples
