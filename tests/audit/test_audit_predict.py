@@ -34,7 +34,7 @@ def agree(evenhand: Any, out: Path, data: Path) -> None:
         assert code == 0, err
         said[name] = table(out.parent / "p.csv")
         if name is not None:
-            assert f"predictions of the {name} model" in printed
+            assert f"predictions by the {name} model" in printed
             found = {row["id"]: row["predicted"] for row in said[name]}
             assert found == {row["id"]: row[f"predicted_{name}"] for row in samples}
     ship = json.loads((out / "summary.json").read_text())["ship"]["model"]

@@ -98,7 +98,7 @@ def test_the_audit_command_takes_embeddings(tmp_path, monkeypatch) -> None:
 
     asked = []
     monkeypatch.setattr(
-        module, "audit", lambda data, **_: asked.append(data) or (_ for _ in ()).throw(KeyError)
+        module, "run", lambda data, **_: asked.append(data) or (_ for _ in ()).throw(KeyError)
     )
     x, y, _, _ = planted(samples=60)
     np.save(tmp_path / "x.npy", x)

@@ -155,7 +155,7 @@ def _over_ray(paths: list[Path]) -> Over:
             [{"shard": number} for number in range(len(paths))], override_num_blocks=len(paths)
         )
         found = sorted(rows.map(one).take_all(), key=lambda row: int(row["shard"]))
-        return [dict(np.load(io.BytesIO(row["arrays"]))) for row in found]
+        return [dict(np.load(io.BytesIO(row["arrays"]), allow_pickle=False)) for row in found]
 
     return over
 
