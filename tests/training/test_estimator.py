@@ -202,7 +202,10 @@ def test_tab_on_boosting_leaves_a_record_that_predicts(
     np.save(tmp_path / "x.npy", np.asarray(tiny.test.x))
     found = predict(record.path, tmp_path / "x.npy", device="cpu")
     assert found.classes == [tiny.class_names[label] for label in record.predictions["test"]]
-    assert "found no minority in any class" in page.build([record], tmp_path / "page", load_task=lambda _: tiny).read_text()
+    assert (
+        "found no minority in any class"
+        in page.build([record], tmp_path / "page", load_task=lambda _: tiny).read_text()
+    )
     (record.path / "metrics.json").unlink()
     execute(tiny, "hooked.method", runs=tmp_path, device="cpu", show=Silent())
     assert trained == ["erm", "model"]
