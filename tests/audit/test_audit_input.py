@@ -231,12 +231,12 @@ def test_the_folder_of_other_data_and_one_in_use_are_refused(evenhand: Any, tmp_
 def test_a_model_that_is_not_as_it_was_written_is_refused(evenhand: Any, tmp_path: Path) -> None:
     out, table = tmp_path / "out", table_of(tmp_path)
     assert evenhand("audit", table, "--label", "outcome", "--epochs", 3, "-q", "--out", out)[0] == 0
-    assert evenhand("predict", out, table)[0] == 0
+    assert evenhand("predict", out, table, "-o", tmp_path / "p.csv")[0] == 0
     model = out / "baseline.safetensors"
     model.write_bytes(model.read_bytes()[:-1] + b"x")
     code, _, err = evenhand("predict", out, table, "--model", "baseline")
     assert code == 2 and "is not as it was written" in err
-    assert evenhand("predict", out, table, "--model", "balanced")[0] == 0
+    assert evenhand("predict", out, table, "--model", "balanced", "-o", tmp_path / "p.csv")[0] == 0
 
 
 def test_bad_images_are_left_out_on_request_and_all_are_named(evenhand: Any, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_dates_and_decimal_commas_are_numbers_and_bad_cells_are_named(evenhand: 
     about = portable.read(tmp_path / "out" / "baseline.safetensors").about
     assert {"price", "day", "age"} <= set(about["numbers"])
     new = table_of(tmp_path, price=price, day=day, age=[str(number) for number in range(60)])
-    assert evenhand("predict", tmp_path / "out", new)[0] == 0
+    assert evenhand("predict", tmp_path / "out", new, "-o", tmp_path / "p.csv")[0] == 0
     code, _, err = evenhand("predict", tmp_path / "out", table_of(tmp_path, price=price, day=day, age=age))
     assert code == 2 and "row 58: 'abc'" in err
 
