@@ -4,6 +4,8 @@
     python benchmarks/advice.py --set reported --seeds 0-9 --data ROOT --out results/advice.jsonl
     python benchmarks/advice.py --table results/advice.jsonl --page docs/verdict.md
 
+The last one writes the rates over all audits into the page, and the table of families to results/advice.md.
+
 The rules of src/evenhand/audit/judge.py were chosen on the development families alone. An audit gets a table,
 texts or images with a planted shortcut that agrees with the label in a share p of the samples; with p = 0 the
 attribute is independent of the label, so that the data have no shortcut. The truth comes from fresh samples
@@ -645,8 +647,8 @@ def clear_truth(record: dict[str, Any]) -> str:
     return "" if better else "nothing found"
 
 
-def table(records: list[dict[str, Any]]) -> Iterable[str]:
-    """The rates over all, and a line for every family, as Markdown."""
+def overall(records: list[dict[str, Any]]) -> Iterable[str]:
+    """The rates over all audits, as a list in Markdown."""
     clear = [record for record in records if clear_truth(record)]
     told = [record for record in clear if record["advice"] != "cannot tell"]
     right = sum(record["advice"] == clear_truth(record) for record in told)
@@ -661,7 +663,10 @@ def table(records: list[dict[str, Any]]) -> Iterable[str]:
         "- what was planted is named first, where a headline is given: "
         f"{_share(sum(record['named'] for record in named), len(named))}"
     )
-    yield ""
+
+
+def table(records: list[dict[str, Any]]) -> Iterable[str]:
+    """A line for every family, as a table in Markdown."""
     yield (
         "| data | audits | right of clear | cannot tell | harmful | named first | worst group, planted | "
         "minority listed: precision, recall | wrong labels at 5%: precision, recall | "
@@ -687,7 +692,25 @@ def table(records: list[dict[str, Any]]) -> Iterable[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-BEGIN, END = "<!-- advice -->", "<!-- end of advice -->"  # where a page has the table
+BEGIN, END = "<!-- advice -->", "<!-- end of advice -->"  # where a page has the rates
+TITLE = """# The advice, by family of data
+
+Made by `python benchmarks/advice.py --table results/advice.jsonl --page docs/verdict.md`.
+[The verdict](../docs/verdict.md) explains it.
+The rules were chosen on seed 0 of the families above *terrain*; most audits of these are of seed 1.
+*Worst group, planted*: accuracy of the first and of the balanced model on fresh samples, in percent.
+"""
+
+
+def filled(page: str, records: list[dict[str, Any]]) -> str:
+    """The page with the rates of these records."""
+    before, _, rest = page.partition(BEGIN)
+    return "\n".join([before + BEGIN, *overall(records), END + rest.partition(END)[2]])
+
+
+def document(records: list[dict[str, Any]]) -> str:
+    """The text of results/advice.md."""
+    return "\n".join([TITLE, *overall(records), "", *table(records), ""])
 
 
 def _share(part: int, whole: int) -> str:
@@ -714,15 +737,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, help="keep the records here, as JSON lines")
     parser.add_argument("--table", type=Path, help="print the table of these records, and stop")
-    parser.add_argument("--page", type=Path, help="with --table: also write the table into this page")
+    parser.add_argument("--page", type=Path, help="with --table: fill this page, and make advice.md")
     arguments = parser.parse_args()
     if arguments.table:
-        text = "\n".join(table([json.loads(line) for line in arguments.table.read_text().splitlines()]))
-        print(text)
+        records = [json.loads(line) for line in arguments.table.read_text().splitlines()]
+        print(document(records))
         if arguments.page:
-            before, _, rest = arguments.page.read_text().partition(BEGIN)
-            after = rest.partition(END)[2]
-            arguments.page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+            arguments.page.write_text(filled(arguments.page.read_text(), records))
+            arguments.table.with_suffix(".md").write_text(document(records))
         return
     if arguments.data:
         os.environ["EVENHAND_DATA"] = str(arguments.data)
@@ -746,7 +768,7 @@ def main() -> None:
             if arguments.out:
                 with arguments.out.open("a") as file:
                     file.write(json.dumps(record) + "\n")
-    print("\n".join(table(records)))
+    print(document(records))
 
 
 if __name__ == "__main__":

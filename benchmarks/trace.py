@@ -4,7 +4,9 @@
 
 Trains on `digits` for two epochs and prints how many of evenhand's files have a function that is called, per
 folder; the calls from `Run.fit` to where the first batch is made; how many checkpoints are read back; and how
-many networks are made. docs/architecture.md has the numbers before and after the engine's files were merged.
+many networks are made. docs/architecture.md has the calls. When the engine's files were
+merged (before: commit 97a3c4b), the calls to the first batch fell from 6 to 4, the checkpoints read back to
+predict from 1 to 0, and the files with a function that is called from 38 to 30.
 To trace another checkout: PYTHONPATH=checkout/src python benchmarks/trace.py
 """
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README, PAGES = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))  # without docs/lab
-README_WORDS, ALL_WORDS = 900, 18_500  # of README; of README and docs, as `wc -w` counts; the aim is 15,000
-LONG, LONG_RATE = 30, 0.015  # words of a long sentence; the share of longer ones; the aim is 0.01
+README_WORDS, DOCS_WORDS = 900, 15_000  # of README; of docs without it, as `wc -w` counts
+LONG, LONG_RATE = 30, 0.012  # words of a long sentence; the share of longer ones
 PRIVATE_RATE = 0.5  # private words per 1,000 words
 PRIVATE = re.compile(  # the field, or plain English, has a standard word for each
     r"\b(?:sittings?|not to be told|tell(?:s|ing)? apart|told apart|dealt|hand(?:ed|s)? over|mended|lest|"
@@ -70,10 +70,11 @@ def main(quiet: bool) -> int:
         print(f"{page:32}{count:7,} words")
     files = {path: str(path.relative_to(ROOT)) for path in sorted((ROOT / "src").rglob("*.py"))}
     texts = [(place, text) for path, place in files.items() for text in strings(path)]
-    readme, total = counts["README.md"], sum(counts.values())
+    readme = counts.pop("README.md")
+    total = sum(counts.values())
     good = [check("pages", [*pages.items()], quiet), check("source", texts, quiet)]
-    print(f"README {readme:,} words (at most {README_WORDS}); with docs {total:,} (at most {ALL_WORDS:,})")
-    return int(not all(good) or readme > README_WORDS or total > ALL_WORDS)
+    print(f"README {readme:,} words (at most {README_WORDS}); docs {total:,} (at most {DOCS_WORDS:,})")
+    return int(not all(good) or readme > README_WORDS or total > DOCS_WORDS)
 
 
 if __name__ == "__main__":

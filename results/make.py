@@ -25,7 +25,12 @@ from evenhand.report import render, tables
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), HERE / "README.md")
+DOCUMENTS = (
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    HERE / "README.md",
+    HERE / "comparisons.md",
+)
 MADE = re.compile(r"<!-- made by results/make.py: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 TABLES = ("1", "2", "selected", "cost")
 PACKED = ("even_odd.zip", "cmnist.zip", "bar.zip", "celeba.zip")

@@ -64,6 +64,14 @@ def test_every_number_of_the_documents_is_what_the_records_have() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_rates_of_the_advice_are_those_of_its_audits() -> None:
+    advice = runpy.run_path(str(RESULTS.parent / "benchmarks" / "advice.py"))
+    audits = [json.loads(line) for line in (RESULTS / "advice.jsonl").read_text().splitlines()]
+    page = (RESULTS.parent / "docs" / "verdict.md").read_text()
+    assert advice["filled"](page, audits) == page and f"- {len(audits)} audits of " in page
+    assert (RESULTS / "advice.md").read_text() == advice["document"](audits)
+
+
 def test_a_number_that_somebody_typed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(RESULTS))
     make = runpy.run_path(str(RESULTS / "make.py"))
