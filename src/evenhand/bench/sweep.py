@@ -602,6 +602,8 @@ class Ray:
         self._jobs, self._device, self._address = jobs, device, address
         self._workers: list[Any] = []
         self._started = False
+        # Ray prints the deaths of its workers to standard output, which holds the bench's table.
+        self._stdout = contextlib.redirect_stdout(sys.stderr)
 
     def __enter__(self) -> Ray:
         if not self._ray.is_initialized():
@@ -615,6 +617,7 @@ class Ray:
         share = {"num_gpus": part, "num_cpus": 0} if gpus else {"num_cpus": 1}
         # `launch` replaces workers that die, so Ray need not retry.
         self._work = self._ray.remote(max_retries=0, num_returns="streaming", **share)(work)
+        self._stdout.__enter__()
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -622,6 +625,7 @@ class Ray:
             self._ray.cancel(worker, force=True)
         if self._started:
             self._ray.shutdown()
+        self._stdout.__exit__(None, None, None)
 
     def start(self, sweep: Sweep) -> Any:
         """Start a worker."""
