@@ -12,11 +12,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(READY)
 
-# uv resolves torch and torchvision together, so that they fit each other.
+# uv resolves torch and torchvision together, so that they fit each other. It compiles bytecode only if asked.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev]'
 	touch $@
 
 # The versions of .ci/constraints.txt, every file verified by its SHA-256; .ci/lock renews them.
@@ -25,7 +25,7 @@ setup-pinned:
 	$(PYTHON) -m venv $(VENV)
 	sed -n '/^uv==/,/[^\\]$$/p' $(PINNED) > $(VENV)/uv.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement $(PINNED)
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes --requirement $(PINNED)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $(READY)
 
