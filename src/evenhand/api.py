@@ -30,11 +30,14 @@ from evenhand.training.record import Record
 
 @dataclass(frozen=True)
 class Result:
-    """What `fit` returns. A notebook shows it as a table.
+    """The result of `fit`: both models, the partition, the balanced rows and the records of both runs.
 
-    `partition` and `indices` refer to the rows of the `train_set` that you passed, even where a part of it
-    was held out: `Subset(train_set, result.indices)` is the balanced set, and `partition.clustered` is False
-    for held-out rows. `record.partition` refers to the rows that were trained on.
+    A notebook shows it as a table. `plot` draws the accuracies, and `report` writes an HTML page.
+
+    `partition` and `indices` refer to the rows of the `train_set` that you passed, even if some rows were
+    held out for validation. `Subset(train_set, result.indices)` is the balanced set, and
+    `partition.clustered`, (samples,) bool, is False for held-out rows. `record.partition` refers only to the
+    rows that were trained on.
 
     >>> data = torch.utils.data.TensorDataset(torch.eye(4).repeat(6, 1), torch.arange(24) % 2)
     >>> result = fit(lambda: nn.Linear(4, 2), data, recipe=Recipe(epochs=2, batch_size=8))

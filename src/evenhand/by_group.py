@@ -96,16 +96,20 @@ def evaluate(
 ) -> Evaluation:
     """Score a table of predictions by class, by group and by their intersections.
 
-    - `predictions`: a CSV or Parquet file, a DataFrame, a dict of columns, or a `datasets.Dataset`.
+    - `predictions`: a CSV or Parquet file, a DataFrame, a dict of columns, or a `datasets.Dataset`, with one
+      row per sample.
     - `label`: the column of true classes. Rows without a label are left out.
-    - `groups`: columns of known groups. Rows whose group is not known are scored as a group of their own.
-    - `prediction`: the column of predicted classes; by default `predicted` or `prediction`, else the class
+    - `groups`: the columns of known groups. Rows with a missing group are scored as a separate group.
+    - `prediction`: the column of predicted classes. By default `predicted` or `prediction`, else the class
       with the highest probability.
-    - `probability`: the column with the probability of the second of two classes, or what the columns of all
-      classes' probabilities begin with: `probability_cat`, `probability_dog`. A column `confidence` holds
-      the probability of the predicted class.
+    - `probability`: with two classes, the column with the probability of the second class. With more, the
+      prefix of one column per class: `probability_cat`, `probability_dog`. Without either, a column
+      `confidence` holds the probability of the predicted class.
     - `least`: groups with fewer samples are left out.
-    - `depth`: how many columns, the label among them, are intersected at most.
+    - `depth`: the largest number of columns that are intersected, including the label.
+
+    Returns an `Evaluation`, whose `frame` has one row per group, worst first. Raises ValueError for missing
+    columns, for probabilities that are not between 0 and 1, and if no group has `least` samples.
 
     >>> columns = {"y": [0, 1] * 20, "predicted": [0] * 20 + [0, 1] * 10, "site": ["a"] * 20 + ["b"] * 20}
     >>> evaluate(columns, label="y", groups=["site"]).worst["group"]

@@ -39,10 +39,19 @@ class Model:
 
 @dataclass(frozen=True)
 class Audit:
-    """The folder of a finished audit.
+    """A finished audit: its advice, its table of samples and both models, read from the audit's folder.
 
-    `samples` has one row per sample of the data: its split, label, both models' predictions, losses and
-    `triage` ("minority", "mislabelled" or empty). `models["balanced"].predict(frame)` uses a model.
+    `evenhand.audit` returns one, and `Audit.load(folder)` opens a folder that an earlier audit wrote. `load`
+    raises ValueError for a folder without a finished audit.
+
+    - `samples`: a DataFrame with one row per sample: its split and label, the losses, the predictions of both
+      models, and `triage` ("minority", "mislabelled" or empty).
+    - `models`: both models by name. `models["balanced"].predict(frame)` returns a DataFrame of predictions.
+    - `indices`: the balanced set, as rows of `samples`. Repeated rows occur several times.
+
+    >>> found = Audit.load("audit")  # doctest: +SKIP
+    >>> found.samples[found.samples.triage == "minority"].id.tolist()  # doctest: +SKIP
+    ['img_0012', 'img_0345']
     """
 
     folder: Path
@@ -54,7 +63,7 @@ class Audit:
 
     @classmethod
     def load(cls, folder: str | Path) -> Audit:
-        """The audit that an earlier call or `evenhand audit` has written."""
+        """Load the audit that an earlier call or `evenhand audit` wrote to this folder."""
         folder = Path(folder)
         if not prediction.is_audit(folder):
             raise ValueError(f"expected the folder of an audit, but {folder} holds no summary.json of one")

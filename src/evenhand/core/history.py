@@ -19,24 +19,33 @@ from evenhand.core.arrays import HistoryFile, as_batch, value_device, whole_numb
 
 NUMPY = {torch.float32: "<f4", torch.float16: "<f2", torch.bool: "|b1"}
 _MOST_LOGGED = 1 << 20  # losses of an epoch that are kept before they are added up
-Of = Literal["loss", "error"]  # the loss itself, or 1 - exp(-loss): the probability of any other label
+Of = Literal["loss", "error"]  # the loss, or 1 - exp(-loss): the probability of all other labels
 
 
 class LossHistory:
-    """Per-sample losses of every epoch; call `record` for every batch and `end_epoch` after each epoch.
+    """The loss of every training sample in every epoch, which `partition` splits.
 
-    A sample that is seen several times in an epoch has the mean of its losses. One that is not seen keeps
-    its last value; one that has never been seen has the mean over the samples seen in that epoch.
-    With `path`, epochs are appended to an .npy file in Fortran order, which `numpy.load(path, mmap_mode="r")`
-    can read at any time and which the next `LossHistory(…, path=path)` continues. An epoch that has not
-    been ended is not kept; one that has (and was waited for) outlives the process, and after `sync` the
-    machine. A device holds the last million losses at most, however many epochs.
-    float16 halves the memory at a relative error of at most 2**-11, and 2**-25 near zero (losses above 65504
-    become 65504); bool keeps whether the mean is at least one half.
+    Call `record` for every batch and `end_epoch` after each epoch. `losses` is then (samples, epochs).
 
-    `across_ranks`: every rank of a distributed training records what it has seen and keeps a part of the
-    samples, one range of the rows, in memory or in the one file that all of them write to. `end_epoch`, and
-    without a file also `losses`, then exchange values, so every rank must call them.
+    - `num_samples`: the number of training samples.
+    - `path`: an .npy file to which each epoch is appended, in Fortran order. `numpy.load(path,
+      mmap_mode="r")` can read it at any time, and the next `LossHistory(…, path=path)` continues it. By
+      default the history is kept in memory.
+    - `device`: where the losses of the current epoch are collected, at most a million at a time. By default
+      the device of the recorded losses.
+    - `dtype`: float32, float16 or bool. float16 halves the memory at a relative error of at most 2**-11
+      (an absolute error of 2**-25 near zero) and stores losses above 65504 as 65504. bool stores whether the
+      mean loss is at least one half.
+    - `across_ranks`: for distributed training. Each rank records the samples that it sees, and stores one
+      range of the rows, in memory or in the common file. All ranks must then call `end_epoch`, and without a
+      file also `losses`, because these exchange values.
+
+    A sample that is recorded several times in an epoch gets the mean of its losses. A sample that is not
+    recorded keeps its last value, or gets the mean of the recorded samples if it has none. With `path`, an
+    epoch that was ended and waited for survives the end of the process, and after `sync` a power failure.
+
+    Raises ValueError for another dtype, for a file that is not a history of `num_samples` samples, for
+    positions outside the samples, and for losses that are not finite.
 
     >>> history = LossHistory(3)
     >>> history.record([0, 2], [0.5, 1.5]); history.record([1], [0.25]); history.end_epoch()
@@ -365,10 +374,18 @@ def _check(index: Tensor, losses: Tensor, num_samples: int) -> None:
 
 
 class LossSummary:
-    """The mean of every sample's recorded losses, or of its probabilities of error: O(samples) memory.
+    """The mean loss of every sample over a training, in O(samples) memory.
 
-    `record` as LossHistory does, but nothing is kept per epoch. Summaries of several processes, or of the
-    parts of a training that was interrupted, are merged by adding their sums and counts.
+    Use it in place of a LossHistory when the histories are too large to keep. Call `record` for every batch.
+    `values` is then (samples,) float32, which `partition` splits.
+
+    - `num_samples`: the number of training samples.
+    - `of`: "error" averages 1 - exp(-loss), the probability of all other labels. "loss" averages the loss.
+    - `device`: where the sums are kept.
+
+    `merge` adds the summary of another process, or of an earlier part of an interrupted training. Raises
+    ValueError for another value of `of`, for positions outside the samples, and, when `values` is read, for
+    losses that are not finite.
 
     >>> summary = LossSummary(3, of="loss")
     >>> summary.record([0, 1, 2], [1.0, 2.0, 3.0]); summary.record([0, 1], [3.0, 2.0])

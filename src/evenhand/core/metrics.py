@@ -32,7 +32,17 @@ def group_accuracies(predictions: Array, labels: Array, groups: Array) -> dict[A
 
 
 def worst_group_accuracy(predictions: Array, labels: Array, groups: Array) -> float:
-    """The accuracy of the group that has the lowest."""
+    """Return the worst-group accuracy (WGA): the lowest accuracy of any group, a fraction of 1.
+
+    - `predictions`: (samples,) predicted labels.
+    - `labels`: (samples,) true labels.
+    - `groups`: (samples,) the group of each sample, as integers or strings.
+
+    Raises ValueError for arrays of different lengths, and for no samples.
+
+    >>> worst_group_accuracy([0, 1, 1, 1], [0, 1, 0, 1], ["a", "a", "b", "b"])
+    0.5
+    """
     return min(group_accuracies(predictions, labels, groups).values())
 
 
@@ -128,11 +138,22 @@ class Price:
 
 
 def price_of_unawareness(validation_accuracy: Array, test_wga: Array) -> Price:
-    """What lacking group labels costs in model selection, from (candidates, seeds) arrays; NaN is missing.
+    """Return the cost of selecting a model without group labels, as a ratio of WGAs.
 
-    Candidates whose mean test WGA is zero are dropped. The selected and the best candidate are fixed by
-    their means over seeds, the first of equals winning; the ratio is then taken for every seed that both
-    have and in which the selected one's WGA is not zero.
+    The ratio is the test WGA of the best candidate over that of the candidate with the highest validation
+    accuracy. 1 means that group labels would not have improved the selection.
+
+    - `validation_accuracy`: (candidates, seeds) accuracies without group labels.
+    - `test_wga`: (candidates, seeds) worst-group accuracies. NaN marks a missing run in both arrays.
+
+    Returns a `Price`. Both candidates are selected by their means over seeds; the first of equal candidates
+    wins. Candidates with a mean test WGA of zero are dropped. The ratio of a seed needs a run of both
+    candidates, and a WGA of the selected candidate above zero. Raises ValueError for arrays of different
+    shapes, and if no candidate has a test WGA above zero.
+
+    >>> price = price_of_unawareness([[0.9, 0.9], [0.8, 0.8]], [[0.5, 0.5], [0.75, 0.75]])
+    >>> price.mean, price.selected, price.best
+    (1.5, 0, 1)
     """
     accuracy, wga = _candidates(validation_accuracy, "validation_accuracy"), _candidates(test_wga, "test_wga")
     if accuracy.shape != wga.shape:
@@ -182,12 +203,15 @@ class Mean:
 
 
 def mean_model_selection(test_wga: Array) -> Mean:
-    """What a candidate picked at random reaches: the mean test WGA over candidates, (candidates, seeds).
+    """Return the expected test WGA of a candidate that is selected at random.
 
-    NaN is missing: a seed's mean is over the candidates that it has.
+    - `test_wga`: (candidates, seeds) worst-group accuracies. NaN marks a missing run.
 
-    >>> mean_model_selection([[0.2, 0.4], [0.6, 0.8]]).per_seed
-    (0.4, 0.6000000000000001)
+    Returns a `Mean`. `per_seed` holds the mean over the candidates of each seed, and `mean` and `deviation`
+    are taken over the seeds. Raises ValueError for another shape, and for an array without any value.
+
+    >>> mean_model_selection([[0.25, 0.5], [0.75, 1.0]]).per_seed
+    (0.5, 0.75)
     """
     wga = _candidates(test_wga, "test_wga")
     seeds = [column[np.isfinite(column)].mean() for column in wga.T if np.isfinite(column).any()]

@@ -1,4 +1,4 @@
-"""Losses that somebody has recorded, as files: what to repeat, and why, as files again."""
+"""partition_files: read recorded losses from files, and write the partition and the balanced set to files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from evenhand.core.arrays import read_array
 from evenhand.core.partition import Partition, partition, rebalance, sample_weights
 from evenhand.training.store import check_folder, write_bytes, write_json
 
-_ROWS = 1 << 16  # of a table, written at once
+_ROWS = 1 << 16  # rows of a table that are written at once
 
 
 def partition_files(losses: Path, labels: Path, out: Path, *, seed: int = 0) -> dict[str, Any]:
-    """Split recorded losses and write everything that a second training needs into the folder `out`.
+    """Split recorded losses, and write the files that the second training needs.
 
-    `losses` is an .npy file, (samples, epochs), which is memory-mapped; `labels` one of (samples,) whole
-    numbers or strings. Nothing is written before the partition is known. Gives what summary.json holds.
+    - `losses`: an .npy file of (samples, epochs) losses. It is memory-mapped, so it may exceed the memory.
+    - `labels`: an .npy file of (samples,) integers or strings.
+    - `out`: the output folder: samples.csv, weights.csv, indices.npy, partition.npz and summary.json.
+    - `seed`: determines which minority samples are repeated.
+
+    Returns the content of summary.json. Raises ValueError for a missing or unreadable file, and for losses
+    and labels that `evenhand.partition` rejects, before anything is written.
     """
     check_folder(out, "--out")
     histories, names = _read(losses, "losses"), _read(labels, "labels")
@@ -34,23 +39,25 @@ def partition_files(losses: Path, labels: Path, out: Path, *, seed: int = 0) -> 
     parts = partition(histories, names)
     balanced = rebalance(parts, seed=seed)
     summary = _summary(parts, histories.shape[1], len(balanced), seed)
-    (out / "summary.json").unlink(missing_ok=True)  # of an earlier call, whose files are replaced now
+    (out / "summary.json").unlink(missing_ok=True)  # left by an earlier call whose files are now replaced
     write_bytes(out / "samples.csv", _samples(parts, histories))
     write_bytes(out / "weights.csv", _weights(sample_weights(parts)))
     write_bytes(out / "indices.npy", _npy(balanced.indices))
     parts.save(out / "partition.npz")
-    write_json(out / "summary.json", summary)  # last: its existence means that the others are there
+    write_json(out / "summary.json", summary)  # last: its existence means that all other files exist
     return summary
 
 
 def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
-    """A table as CSV in which no text is a formula to a spreadsheet; without a header, more of its rows.
+    """Encode a table as CSV. An apostrophe precedes text that a spreadsheet would evaluate as a formula.
+
+    An empty header writes rows only.
 
     >>> csv_bytes(("id", "loss"), [("=1+1", -0.5)])
     b"id,loss\\r\\n'=1+1,-0.5\\r\\n"
     """
     buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer)  # its line ends are CR LF, so it quotes both; else a CR could begin a row
+    writer = csv.writer(buffer)  # with CR LF line ends it quotes both, so a CR cannot start a row
     if header:
         writer.writerow(header)
     writer.writerows([_harmless(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
@@ -58,7 +65,7 @@ def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
 
 
 def _harmless(text: str) -> str:
-    """The text with an apostrophe before what a spreadsheet would take for a formula."""
+    """Put an apostrophe before text that a spreadsheet would evaluate as a formula."""
     return f"'{text}" if text.lstrip(" ")[:1] in {"=", "+", "-", "@", "\t", "\r", "\n"} else text
 
 
@@ -72,7 +79,7 @@ def _read(path: Path, what: str) -> np.ndarray:
 
 
 def _samples(parts: Partition, histories: np.ndarray) -> Iterator[bytes]:
-    """A row of every sample, by parts, since the file may be larger than memory."""
+    """Yield samples.csv in chunks, one row per sample, because the file may exceed the memory."""
     header = ("index", "label", "pseudo_group", "separation", "margin", "mean_loss", "last_loss")
     yield csv_bytes(header, [])
     for start in range(0, len(histories), _ROWS):
@@ -95,7 +102,7 @@ def _weights(weights: np.ndarray) -> Iterator[bytes]:
 
 
 def _summary(parts: Partition, num_epochs: int, num_rows: int, seed: int) -> dict[str, Any]:
-    """Everything in a few numbers, one entry per class."""
+    """The content of summary.json, with one entry per class."""
     rows = zip(parts.classes.tolist(), parts.sizes.tolist(), parts.separation.tolist(), strict=True)
     classes = [
         {

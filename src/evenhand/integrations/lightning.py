@@ -1,4 +1,4 @@
-"""Lightning: a callback that records every sample's loss, and balanced data for the second training."""
+"""Lightning: a callback that records the loss of every sample, and a balanced data module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["LossRecorder", "balanced_datamodule", "balanced_loader"]
 
 
 def _lightning() -> Any:
-    """Lightning under either of its names, the one that is in use first."""
+    """Import Lightning under either package name. The name that is already imported comes first."""
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in sorted(names, key=lambda name: sys.modules.get(name) is None):
         try:
@@ -34,19 +34,23 @@ Callback: Any = _lightning().Callback
 
 
 class LossRecorder(Callback):  # type: ignore[misc]
-    """Records the loss of every training sample in every epoch of a `Trainer.fit`, as `history`.
+    """A callback that records the loss of every training sample in every epoch of `Trainer.fit`.
 
-    `losses` is the key under which `training_step` returns one loss per sample beside its "loss". Where it
-    returns none, `losses` is a function(module, batch) -> (batch,); it is called before each step, in
-    evaluation mode and without gradients, and costs a second forward pass.
-    `index` is where a batch holds its samples' positions in the dataset: a key, a position, or a
-    function(batch). By default it is "index" of a dict and the last part of anything else, which is where
-    `evenhand.indexed(dataset)` puts it.
+    - `num_samples`: the number of training samples.
+    - `losses`: the key under which `training_step` returns one loss per sample, next to "loss". Alternatively
+      a function(module, batch) that returns (batch,) losses. It is called before each step, in evaluation
+      mode and without gradients, and costs a second forward pass.
+    - `index`: where a batch holds the positions of its samples: a key, a position, or a function(batch). By
+      default "index" of a dict, and the last item of anything else, as `evenhand.indexed(dataset)` returns.
+    - `path`: an .npy file for the history. By default the history is kept in memory.
 
-    Checkpoints carry the history, and `Trainer.fit(ckpt_path=…)` continues it; with `path` it is a file, of
-    which they carry only the length. A fit that starts from epoch 0 starts a new history. In distributed
-    training every process has the complete history; strategies that spawn need a `path`, because what
-    spawned processes have in memory is lost when they end.
+    Checkpoints contain the history, or only its length if there is a `path`. `Trainer.fit(ckpt_path=…)`
+    continues the history, and a fit from epoch 0 starts a new one. In distributed training every process has
+    the complete history. Strategies that spawn processes need a `path`, because the memory of a spawned
+    process is lost when it ends. Raises ValueError during training if a batch has no losses or no positions.
+
+    Example: `Trainer(callbacks=[recorder := LossRecorder(len(dataset))])`, then
+    `evenhand.partition(recorder.history.losses, labels)`.
     """
 
     def __init__(
@@ -60,17 +64,17 @@ class LossRecorder(Callback):  # type: ignore[misc]
         super().__init__()
         self._recorder = Recorder(num_samples, path=path)
         self._losses, self._index = losses, index
-        self._state: dict[str, Any] | None = None  # of a checkpoint, until the training starts
+        self._state: dict[str, Any] | None = None  # loaded from a checkpoint; used when the training starts
 
     @property
     def history(self) -> LossHistory:
-        """The losses of all epochs that have ended, (samples, epochs) as `history.losses`."""
+        """The LossHistory of all finished epochs; `history.losses` is (samples, epochs)."""
         return self._recorder.history
 
-    # -- what Lightning calls ------------------------------------------------------------------------
+    # -- hooks of Lightning ---------------------------------------------------------------------------
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self._state = None  # a validation may have loaded one, which is not this fit's
+        self._state = None  # discard a state that an earlier validation loaded
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if self._state is not None:
@@ -115,10 +119,10 @@ class LossRecorder(Callback):  # type: ignore[misc]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._state = state_dict
 
-    # -- inside --------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------
 
     def _catch_up(self, trainer: Any) -> None:
-        """End an epoch that Lightning takes for ended unsaid: the checkpoint was of its last step."""
+        """End the epoch if Lightning did not: the checkpoint was saved at the last step of that epoch."""
         if self.history.num_epochs < trainer.current_epoch:
             self._recorder.end_epoch()
 
@@ -139,7 +143,7 @@ class LossRecorder(Callback):  # type: ignore[misc]
 
 
 class _evaluating:
-    """Evaluation mode for a while: no dropout, and batch normalisation learns nothing."""
+    """Context manager for evaluation mode: no dropout, and no update of batch normalization statistics."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._training = [part for part in module.modules() if part.training]
@@ -154,9 +158,13 @@ class _evaluating:
 
 
 def balanced_datamodule(datamodule: Any, partition: Partition, *, seed: int = 0) -> Any:
-    """The same data module with a balanced training loader, for the second training.
+    """Return a copy of a data module whose training loader draws the balanced set.
 
-    Whatever else it does is as before; under DDP, Lightning leaves the BalancedSampler as it is.
+    - `datamodule`: a `LightningDataModule` with a `train_dataloader`.
+    - `partition`: the partition of its training samples.
+    - `seed`: determines the order and the repeated samples.
+
+    Everything else is unchanged. Under DDP, Lightning does not replace the BalancedSampler.
     """
     kind = type(datamodule)
 

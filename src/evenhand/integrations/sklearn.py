@@ -1,4 +1,4 @@
-"""TabClassifier: TAB around any scikit-learn classifier whose training can be watched.
+"""TabClassifier: TAB for any scikit-learn classifier whose losses can be recorded during training.
 
 from evenhand.integrations.sklearn import TabClassifier
 model = TabClassifier(HistGradientBoostingClassifier(), random_state=0).fit(x, y)
@@ -29,46 +29,47 @@ Array = npt.NDArray[Any]
 
 
 def _final_has(name: str) -> Callable[[TabClassifier], bool]:
-    """A method is there if the estimator has it: the fitted one, or else the given one."""
+    """Whether the fitted estimator, or the given one before `fit`, has this method."""
     return lambda self: hasattr(self.estimator_ if hasattr(self, "estimator_") else self._given(), name)
 
 
 class TabClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier trained twice: once to see which samples it learns late, once with these balanced.
+    """A classifier that is trained twice, the second time with late-learned samples balanced.
 
-    The first training records every sample's losses: of boosting (scikit-learn's, LightGBM, XGBoost) after
-    each round of its one fit, with `partial_fit` after each epoch, with `warm_start` after each stage. Each
-    class's loss histories are split in two, and both halves weigh the same in the second training, a plain
-    `fit` of a clone. A loss is the negative log probability of the sample's class; an estimator without
-    `predict_proba` has its decision values taken as logits.
+    The first training records the loss of every sample. Gradient boosting (scikit-learn, LightGBM, XGBoost)
+    records it after each round, `partial_fit` after each epoch, and `warm_start` after each stage. The loss
+    histories of each class are split into two clusters. The second training is a plain `fit` of a clone, in
+    which both clusters of a class have the same total weight. The loss is the negative log probability of the
+    sample's class. If the estimator has no `predict_proba`, its decision values are used as logits.
 
-    Compare with `baseline_` before use: where the cause is learned as early as the shortcut, the late samples
-    are merely the hard ones, and the second training can be the worse one.
+    Compare the result with `baseline_` before use. If the model learns the cause as early as the shortcut,
+    the late samples are only the hard ones, and the second training can reduce accuracy.
 
     Parameters
     ----------
-    estimator : the classifier, or a Pipeline that ends in one, whose transformers are fitted once, on the
-        data as given, and shared by both trainings. None: HistGradientBoostingClassifier(max_depth=3).
-    epochs : points of a loss history. Boosting keeps at most so many rounds (None: 100). With `partial_fit`
-        it is the number of epochs (None: the estimator's max_iter, at most 100, less where its loss stops
-        falling). With `warm_start` it is the number of stages (None: 20).
-    rebalance : "weights" gives minority samples more weight, "indices" repeats their rows. "auto" takes
-        weights, but indices for an estimator with `partial_fit` (where a weight of 20 would be a step 20
-        times as long) or whose fit takes no weights.
+    estimator : the classifier, or a Pipeline that ends in one. The transformers of a Pipeline are fitted
+        once, on the original data, and shared by both trainings. None:
+        HistGradientBoostingClassifier(max_depth=3).
+    epochs : the length of a loss history. Boosting keeps at most this many rounds (None: 100). With
+        `partial_fit` it is the number of epochs (None: the estimator's max_iter, at most 100, with early
+        stopping). With `warm_start` it is the number of stages (None: 20).
+    rebalance : "weights" increases the weights of minority samples, and "indices" repeats their rows. "auto"
+        uses indices if the estimator has `partial_fit` or its fit takes no weights, else weights. With
+        `partial_fit`, a weight of 20 would make a step 20 times as long.
     random_state : seeds the shuffling, the repetition, and each `random_state` of the estimator that is None.
 
     Attributes
     ----------
-    estimator_ : the estimator of the second training, which predicts.
+    estimator_ : the estimator of the second training. It makes the predictions.
     baseline_ : the estimator of the first training.
-    partition_ : evenhand.Partition: which samples are in the minority of their class, how clearly.
-    histories_ : (samples, epochs) float32, the losses. Set it to None to free the memory.
-    sample_weight_ : (samples,) how much each sample counted in the second training.
+    partition_ : the evenhand.Partition of the training samples.
+    histories_ : (samples, epochs) float32 losses. Set it to None to free the memory.
+    sample_weight_ : (samples,) the weight of each sample in the second training.
     classes_ : (classes,) the labels.
-    n_features_in_, feature_names_in_ : as the estimator has them.
+    n_features_in_, feature_names_in_ : those of the estimator, if it has them.
 
-    `sample_weight` in fit counts in both trainings; the split counts rows. Rows of weight zero are left out,
-    so `partition_`, `histories_` and `sample_weight_` do not have them. XGBoost wants labels 0, 1, …
+    The `sample_weight` of `fit` is used in both trainings, but not in the clustering. Rows with weight zero
+    are left out, also of `partition_`, `histories_` and `sample_weight_`. XGBoost needs the labels 0, 1, …
 
     >>> from sklearn.datasets import make_classification
     >>> x, y = make_classification(random_state=0)
@@ -91,7 +92,12 @@ class TabClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train, split the loss histories, and train again with both parts of each class in balance."""
+        """Train, cluster the loss histories, and train again on the balanced set.
+
+        `X`: (samples, features) or what the estimator takes. `y`: (samples,). `sample_weight`: (samples,) or
+        None. Returns the classifier itself. Raises ValueError for an estimator whose losses cannot be
+        recorded, for fewer than two classes, and for settings that do not fit the estimator.
+        """
         X, y, weight = _checked(X, y, sample_weight)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         pipeline = self._prepared(seed)
@@ -120,34 +126,34 @@ class TabClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type
         return self
 
     def predict(self, X: Any) -> Array:
-        """The class of each row, (rows,)."""
+        """Return the predicted class of each row, (rows,)."""
         check_is_fitted(self, "estimator_")
         return np.asarray(self.estimator_.predict(X))
 
     @available_if(_final_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Array:
-        """The probability of each class, (rows, classes)."""
+        """Return the probability of each class, (rows, classes)."""
         check_is_fitted(self, "estimator_")
         return np.asarray(self.estimator_.predict_proba(X))
 
     @available_if(_final_has("predict_log_proba"))  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Array:
-        """The logarithm of `predict_proba`."""
+        """Return the log probability of each class, (rows, classes)."""
         check_is_fitted(self, "estimator_")
         return np.asarray(self.estimator_.predict_log_proba(X))
 
     @available_if(_final_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any) -> Array:
-        """The estimator's decision values, (rows,) or (rows, classes)."""
+        """Return the estimator's decision values, (rows,) or (rows, classes)."""
         check_is_fitted(self, "estimator_")
         return np.asarray(self.estimator_.decision_function(X))
 
     def _given(self) -> Any:
-        # Deeper trees learn the minority by heart in the first training, and weights then change little.
+        # Deeper trees memorize the minority in the first training, and weights then change little.
         return HistGradientBoostingClassifier(max_depth=3) if self.estimator is None else self.estimator
 
     def _prepared(self, seed: int) -> Any:
-        """A clone of the estimator with its random states set, once it is known to be of a usable kind."""
+        """Return a seeded clone of the estimator; raise ValueError if its losses cannot be recorded."""
         given = self._given()
         if not hasattr(given, "get_params") or not is_classifier(given) or training_of(_last(given)) is None:
             raise ValueError(
@@ -159,7 +165,7 @@ class TabClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type
         return seeded(given, seed)
 
     def _by_weight(self, last: Any, weighted: bool) -> bool:
-        """Whether to balance by weights, once the settings are known to go together."""
+        """Return whether to balance by weights; raise ValueError for settings that contradict each other."""
         name, possible = type(last).__name__, takes_weights(last)
         if self.rebalance not in ("auto", "weights", "indices"):
             raise ValueError(f"rebalance must be 'auto', 'weights' or 'indices', got {self.rebalance!r}")
@@ -176,7 +182,7 @@ class TabClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type
         return self.rebalance == "weights"
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn 1.6 and newer know of the estimator holds for this one too."""
+        """Copy the tags of the estimator (scikit-learn 1.6 and newer)."""
         from sklearn.utils import get_tags
 
         tags, own = super().__sklearn_tags__(), get_tags(self._given())
@@ -187,14 +193,14 @@ class TabClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type
         return tags
 
     def _more_tags(self) -> dict[str, Any]:
-        """The same for scikit-learn 1.4 and 1.5."""
+        """Copy the tags of the estimator (scikit-learn 1.4 and 1.5)."""
         from sklearn.utils._tags import _safe_tags
 
         return {**_safe_tags(self._given()), "multilabel": False, "multioutput": False}
 
 
 def _checked(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Array, Array | None]:
-    """Rows, labels (samples,) and weights of what has any weight; the estimator judges the features."""
+    """Check labels and weights, and drop rows with weight zero. The estimator itself checks the features."""
     if y is None:
         raise ValueError("TabClassifier requires y to be passed, but the target y is None")
     y = column_or_1d(y, warn=True)
@@ -222,7 +228,7 @@ def _last(estimator: Any) -> Any:
 
 
 def _with_last(estimator: Any, last: Any) -> Any:
-    """A pipeline with the same transformers, fitted as they are, and another last step."""
+    """Return the pipeline with its fitted transformers and a new last step."""
     if not isinstance(estimator, Pipeline):
         return last
     changed = clone(estimator)
@@ -231,7 +237,7 @@ def _with_last(estimator: Any, last: Any) -> Any:
 
 
 def _fit_transformers(estimator: Any, x: Any, y: Array) -> tuple[Any, Any]:
-    """The estimator with all but its last step fitted, and what they make of the rows."""
+    """Fit all steps but the last; return the pipeline and the transformed rows."""
     if not isinstance(estimator, Pipeline) or len(estimator.steps) == 1:
         return estimator, x
     transformers = estimator[:-1]

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: every training sample's loss in every epoch of a `Trainer`."""
+"""Hugging Face transformers: record the loss of every training sample in every epoch of a `Trainer`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from evenhand.training.checkpoint import load_checkpoint, save_checkpoint
 
 __all__ = ["record_losses"]
 
-FILE = "loss_history.ckpt"  # in every checkpoint folder of the Trainer
-Losses = Callable[[Any, Mapping[str, Any]], Tensor]  # (the model's outputs, the inputs) -> (batch,)
+FILE = "loss_history.ckpt"  # the history in each checkpoint folder of the Trainer
+Losses = Callable[[Any, Mapping[str, Any]], Tensor]  # (model outputs, inputs) -> (batch,) losses
 
 
 def _transformers() -> Any:
@@ -29,16 +29,26 @@ def _transformers() -> Any:
 
 
 def record_losses(trainer: Any, *, losses: Losses | None = None, path: str | Path | None = None) -> Recorder:
-    """Make a `transformers.Trainer` record each training sample's loss; call it before `trainer.train()`.
+    """Make a `transformers.Trainer` record the loss of each training sample in each epoch.
 
-    The losses come from the outputs of the training step itself: the cross entropy of `logits` and
-    `labels`, or what `losses(outputs, inputs)` gives. `trainer.train_dataset` is replaced by one whose
-    samples carry their index, and `compute_loss` and `train` of this one trainer are wrapped, because no
-    TrainerCallback sees a batch. Checkpoints carry the history, and `train(resume_from_checkpoint=…)`
-    continues it; any other call of `train` starts a new one. Afterwards `history.losses` of the result is
-    (samples, epochs), in every process. With `path` it is a file.
+    Call it before `trainer.train()`.
 
-    For the second training, give a new trainer `torch.utils.data.Subset(dataset, rebalance(parts))`.
+    - `trainer`: a `transformers.Trainer` with a `train_dataset`.
+    - `losses`: a function(outputs, inputs) that returns (batch,) losses. By default the cross entropy of
+      `logits` and `labels`. It uses the outputs of the training step, without a second forward pass.
+    - `path`: an .npy file for the history. By default the history is kept in memory.
+
+    Returns a `Recorder`. After training, its `history.losses` is (samples, epochs), in every process.
+    Checkpoints contain the history, and `train(resume_from_checkpoint=…)` continues it. Any other call of
+    `train` starts a new history. Raises ValueError for a trainer without training data, and for one that
+    records its losses already.
+
+    The function replaces `trainer.train_dataset` with a dataset whose samples contain their index. It also
+    wraps `compute_loss` and `train` of this trainer, because a TrainerCallback does not see the batches.
+
+    Example: `recorder = record_losses(trainer)`, `trainer.train()`, then
+    `parts = partition(recorder.history.losses, labels)`. For the second training, pass
+    `torch.utils.data.Subset(dataset, rebalance(parts))` to a new trainer.
     """
     transformers = _transformers()
     if not isinstance(trainer, transformers.Trainer):
@@ -48,7 +58,7 @@ def record_losses(trainer: Any, *, losses: Losses | None = None, path: str | Pat
     if getattr(trainer.compute_loss, "records", False):
         raise ValueError("trainer records its losses already; use what the first record_losses gave")
     trainer.train_dataset = indexed(trainer.train_dataset)
-    # The trainer drops what the model's forward does not take; the index must pass until compute_loss.
+    # The trainer drops columns that the model's forward does not take; compute_loss needs the index.
     trainer._set_signature_columns_if_needed()
     trainer._signature_columns.append("index")
     recorder = Recorder(len(trainer.train_dataset), path=path)
@@ -64,14 +74,14 @@ def _wrap_compute_loss(trainer: Any, recorder: Recorder, losses: Losses) -> None
     def recording(model: Any, inputs: Any, return_outputs: bool = False, **settings: Any) -> Any:
         inputs = dict(inputs)
         index = inputs.pop("index", None)
-        if not model.training:  # an evaluation
+        if not model.training:  # evaluation
             return compute_loss(model, inputs, return_outputs=return_outputs, **settings)
         if index is None:
             raise ValueError(
                 'the data_collator must keep "index", but its batch has none; '
                 "use transformers.default_data_collator or DataCollatorWithPadding, or pass it on"
             )
-        given = dict(inputs)  # compute_loss may take the labels out
+        given = dict(inputs)  # a copy, because compute_loss may remove the labels
         loss, outputs = compute_loss(model, inputs, return_outputs=True, **settings)
         recorder.record(index, losses(outputs, given))
         return (loss, outputs) if return_outputs else loss
@@ -117,7 +127,7 @@ def _wrap_train(trainer: Any, recorder: Recorder, transformers: Any) -> None:
 def _callback(transformers: Any, recorder: Recorder) -> Any:
     class EpochEnds(transformers.TrainerCallback):  # type: ignore[misc]
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            # A checkpoint of an epoch's last step is made before that epoch is said to have ended.
+            # The checkpoint of an epoch's last step is saved before on_epoch_end is called.
             if recorder.history.num_epochs < int(state.epoch or 0):
                 recorder.end_epoch()
 
@@ -125,7 +135,7 @@ def _callback(transformers: Any, recorder: Recorder) -> Any:
             recorder.end_epoch()
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            content = recorder.state_dict()  # in all processes, since they gather it together
+            content = recorder.state_dict()  # in all processes, because they gather it together
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             if state.is_world_process_zero and folder.is_dir():
                 save_checkpoint(folder / FILE, content)

@@ -44,23 +44,32 @@ class Batch:
 
 @dataclass(frozen=True)
 class Split:
-    """Samples with their labels; `group` and `weight` are for scoring only.
+    """One split of a task: its samples and their labels. `group` and `weight` are for scoring only.
 
-    Raises ValueError where `x`, `y`, `group` or `weight` differ in length or hold no numbers.
+    - `x`: (rows, …) inputs, float or uint8: a tensor, an array that may be memory-mapped, or a Dataset.
+    - `y`: (samples,) int64 labels from 0.
+    - `group`: (samples,) int64 groups, if they are known.
+    - `weight`: (samples,) float32. With it, the groups have the proportions of the training split.
+    - `rows`: (samples,) the position of each sample in `x`. By default 0, 1, 2, …
+    - `index`: (samples,) the position of each sample in the task's split. By default 0, 1, 2, …
+    - `copies`: (samples,) bool: which samples are repeated ones of a balanced set. By default none.
+    - `ready`: whether the model takes `x` as it is, such as features: no augmentation or normalization.
+
+    Raises ValueError for arrays that differ in length or do not hold numbers, and for negative labels.
 
     >>> split = Split(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
     >>> len(split), split.take([2, 2]).index.tolist()
     (3, [2, 2])
     """
 
-    x: Tensor | np.ndarray | Items  # storage: (rows, …) float or uint8 images, possibly memory-mapped
-    y: Tensor  # (samples,) int64
-    group: Tensor | None = None  # (samples,) int64
-    weight: Tensor | None = None  # (samples,) float32: restates the split in training proportions
-    rows: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) where each sample lies in x
-    index: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) identity in the task's split
-    copies: Tensor = field(default=None)  # type: ignore[assignment]  # (samples,) bool: drawn copies
-    ready: bool = False  # x is what the model takes, such as features: neither augmented nor normalized
+    x: Tensor | np.ndarray | Items
+    y: Tensor
+    group: Tensor | None = None
+    weight: Tensor | None = None
+    rows: Tensor = field(default=None)  # type: ignore[assignment]
+    index: Tensor = field(default=None)  # type: ignore[assignment]
+    copies: Tensor = field(default=None)  # type: ignore[assignment]
+    ready: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", _storage(self.x))
@@ -163,30 +172,43 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]  # (batch, channels, heigh
 
 @dataclass(frozen=True)
 class Task:
-    """A classification problem: three splits, the names of classes and groups, and the recipe.
+    """A classification task: three splits, the names of classes and groups, and the default recipe.
 
-    Raises ValueError where labels or groups have no name.
+    - `name`: the name of its folder of runs.
+    - `train`, `val`, `test`: the splits.
+    - `class_names`: one name per class.
+    - `recipe`: how models are trained by default.
+    - `group_names`: one name per group. In a task with attributes, group = y * attributes + attribute.
+    - `conflicting`: the groups that break the shortcut.
+    - `mean`, `std`: the mean and standard deviation of each channel, of inputs in [0, 1].
+    - `augment`: a function(images, generator) that returns augmented images of the same shape.
+    - `make_model`: a function that returns a fresh model. It replaces `recipe.model`.
+    - `checksum`: a digest of the data, so that results of other data are not reused.
+    - `spec`: the argument of `tasks.load`, with which a report loads the samples again.
+    - `train_rows`: (samples,) the numbers of the training samples, if they are not 0, 1, 2, …
+
+    Raises ValueError for labels or groups without a name.
 
     >>> split = Split(torch.zeros(2, 4), torch.tensor([0, 1]))
     >>> Task("mine", train=split, val=split, test=split, class_names=("cat", "dog")).num_classes
     2
     """
 
-    name: str  # what its run folder is called
+    name: str
     train: Split
     val: Split
     test: Split
     class_names: tuple[str, ...]
     recipe: Recipe = field(default_factory=Recipe)
-    group_names: tuple[str, ...] = ()  # group = y * attributes + attribute
-    conflicting: frozenset[int] = frozenset()  # the groups that break the shortcut
-    mean: tuple[float, ...] | None = None  # per channel, of inputs in [0, 1]
+    group_names: tuple[str, ...] = ()
+    conflicting: frozenset[int] = frozenset()
+    mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     augment: Augment | None = None
-    make_model: Callable[[], nn.Module] | None = None  # instead of recipe.model
-    checksum: str = ""  # of the data, so that changed data never meet old results
-    spec: str = ""  # what `tasks.load` was called with, so that a page can load the samples again
-    train_rows: np.ndarray | None = None  # (samples,) numbers of the training samples, if not 0, 1, 2, …
+    make_model: Callable[[], nn.Module] | None = None
+    checksum: str = ""
+    spec: str = ""
+    train_rows: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         groups = [split.group for split in (self.train, self.val, self.test) if split.group is not None]

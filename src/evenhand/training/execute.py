@@ -56,14 +56,15 @@ def execute(
     - `task`: what to train on; `evenhand.tasks.load(name)` loads one by name.
     - `method`: the name of a method, such as "erm" or "tab", or a module of your own.
     - `hyperparameters`: those of the method, and fields of the recipe, by name.
-    - `recipe`: how to train. By default the task's.
+    - `recipe`: how to train. By default the recipe of the task.
     - `seed`: determines the initial weights and the batch order.
-    - `runs`: the folder of runs. A run that is interrupted resumes; one that is finished is returned at once.
+    - `runs`: the folder of runs. The call resumes an interrupted run, and returns a finished run at once.
     - `device`: "auto", "cpu", "cuda" or "cuda:N".
-    - `show`: what shows the progress. By default chosen by where the program runs.
+    - `show`: the progress display. By default it suits the terminal, notebook or log.
 
-    Started by torchrun, all ranks train together and must make the same call. Raises ValueError for an
-    unknown method or hyperparameter, before anything is trained.
+    Returns the `Record` of the run, with its metrics, histories and weights. Under torchrun all ranks train
+    together, and each must make the same call. Raises ValueError for a negative seed and for an unknown
+    method or hyperparameter, before training starts.
 
     >>> import tempfile
     >>> split = Split(torch.eye(4), torch.tensor([0, 1, 0, 1]))

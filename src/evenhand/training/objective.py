@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 def separable(declared: T) -> T:
-    """Declare that an objective or a transform treats every sample by itself, so that batches may be cut.
+    """Declare that an objective or a transform treats each sample independently; usable as a decorator.
 
     - `declared`: a function or a class. An `nn.Module` may instead set the class attribute `separable =
       True`.
 
-    The loss of a batch must be the mean over its samples of a value that depends on that sample alone. A
-    transform must change each sample by itself. The engine may then cut a batch into slices and share it
-    among ranks. An objective that does not declare it gets whole batches. Returns what was declared.
+    The loss of a batch must be the mean of per-sample values, each of which depends on its sample alone. A
+    transform must change each sample independently. The engine may then split a batch into slices or across
+    ranks. Other objectives always get whole batches. Returns `declared` itself, and raises nothing.
 
     >>> is_separable(separable(lambda model, batch: model(batch.x).mean())), is_separable(print)
     (True, False)

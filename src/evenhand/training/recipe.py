@@ -15,14 +15,17 @@ RESOLVED = ("slices", "precision", "compile")  # fields of which only what they 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The settings of one training; a task's own recipe starts from the paper's appendix.
+    """The settings of one training: model, optimizer, early stopping and precision.
 
-    Only values that differ from the defaults below enter a run's key, so adding a field with a default
-    that keeps today's behavior never orphans old records. `slices`, `precision` and `compile` enter it as
-    they are resolved (keys.py).
+    All fields are keyword arguments with defaults; each is explained below. A recipe is immutable, so
+    `replace` returns a changed copy. Raises ValueError for a value of the wrong type or out of range.
 
-    >>> Recipe(epochs=20).changed()
-    {'epochs': 20}
+    Only values that differ from the defaults are part of a run's key. A new field whose default keeps the
+    current behavior therefore does not invalidate old records. `slices`, `precision` and `compile` enter the
+    key with their resolved values (keys.py).
+
+    >>> Recipe(epochs=20).replace(lr=0.01).changed()
+    {'epochs': 20, 'lr': 0.01}
     """
 
     model: str = "cnn"  # a name of training/models.py, or "package.module:function"
