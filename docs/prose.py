@@ -1,7 +1,6 @@
 """Check the prose of README.md, docs/ and src/evenhand: word counts, long sentences, private words.
 
-    python docs/prose.py            word counts, and every finding
-    python docs/prose.py --check    totals only; exits with 1 above a limit; part of `make check`
+    python docs/prose.py    word counts, and every finding; --check: totals, and exit code 1 above a limit
 
 All words of a page count, with code and tables. Sentences are those of running text, docstrings and messages.
 """
