@@ -23,12 +23,12 @@ _CHUNK = 1 << 22  # samples worked on at once
 
 
 def _is_tensor(values: object) -> bool:
-    """Whether the values are a tensor; none can be where torch has not been loaded."""
+    """Return whether the values are a tensor; none can be where torch has not been loaded."""
     return "torch" in sys.modules and isinstance(values, sys.modules["torch"].Tensor)
 
 
 def as_numpy(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    """The values as a numpy array in this machine's byte order; copied only if it must be."""
+    """Convert the values to a numpy array in this machine's byte order; copies only if necessary."""
     try:
         if _is_tensor(values):
             tensor: Any = values.detach().cpu().resolve_conj().resolve_neg()  # type: ignore[union-attr]
@@ -42,7 +42,7 @@ def as_numpy(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
 
 
 def as_real(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    """The values as a numpy array of real numbers or bools."""
+    """Convert the values to a numpy array of real numbers or bools."""
     array = as_numpy(values, name)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must be real numbers, got {array.dtype}")
@@ -50,7 +50,7 @@ def as_real(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
 
 
 def as_batch(index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> tuple[Tensor, Tensor]:
-    """The positions (int64) and losses of a batch, one per sample, on their own devices; waits for no device.
+    """Return the positions (int64) and losses of a batch, one per sample, without waiting for a device.
 
     Batches of any types can be concatenated: torch cannot promote uint16, uint32, uint64 and float8, so these
     are converted here. bool, float16, bfloat16 and float32 losses stay as they are.
@@ -75,7 +75,7 @@ def as_batch(index: Tensor | npt.ArrayLike, losses: Tensor | npt.ArrayLike) -> t
 
 @functools.cache
 def _dtypes() -> tuple[frozenset[torch.dtype], frozenset[torch.dtype]]:
-    """Types of whole numbers, and types of losses that torch can concatenate with others."""
+    """Return the dtypes of whole numbers, and the dtypes of losses that torch can concatenate."""
     import torch
 
     whole = (torch.int64, torch.int32, torch.int16, torch.int8)
@@ -85,7 +85,7 @@ def _dtypes() -> tuple[frozenset[torch.dtype], frozenset[torch.dtype]]:
 
 
 def _dense(values: Tensor | npt.ArrayLike, name: str) -> Tensor:
-    """The values as a tensor that holds each of them, on its own device."""
+    """Return the values as a dense tensor on its own device."""
     import torch
 
     if not isinstance(values, torch.Tensor):
@@ -101,7 +101,7 @@ def _dense(values: Tensor | npt.ArrayLike, name: str) -> Tensor:
 
 
 def whole_number(value: Any, name: str, *, least: int = 0) -> int:
-    """The value as an int. Whole numbers of numpy and torch are taken; truth values are refused."""
+    """Return the value as an int. Whole numbers of numpy and torch are accepted; truth values are not."""
     try:
         if isinstance(value, bool) or str(getattr(value, "dtype", None)) == "torch.bool":
             raise TypeError
@@ -114,7 +114,7 @@ def whole_number(value: Any, name: str, *, least: int = 0) -> int:
 
 
 def value_device(device: str | torch.device) -> torch.device:
-    """A device that can hold values."""
+    """Return a device that can hold values."""
     import torch
 
     found = torch.device(device)
@@ -124,7 +124,7 @@ def value_device(device: str | torch.device) -> torch.device:
 
 
 def as_whole(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[np.int64]:
-    """The values as a numpy array of int64."""
+    """Convert the values to a numpy array of int64."""
     array = as_numpy(values, name)
     if array.dtype.kind not in "iu" and array.size:
         raise ValueError(f"{name} must be whole numbers, got {array.dtype}")
@@ -136,7 +136,7 @@ def as_whole(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[np.int64]
 def read_array(
     path: str | Path, what: str = "an array", *, mode: Literal["c", "r"] = "c"
 ) -> npt.NDArray[Any]:
-    """The array of an .npy file, memory-mapped; changes are private. A damaged file is a ValueError.
+    """Open the array of an .npy file, memory-mapped and copy-on-write. A damaged file is a ValueError.
 
     With mode "r" nothing can be changed, so that an array larger than memory may be read from its file.
     """
@@ -151,7 +151,7 @@ def read_array(
 
 
 def read_arrays(path: str | Path, what: str = "arrays") -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an .npz file by their names. A damaged file is a ValueError."""
+    """Read the arrays of an .npz file by their names. A damaged file is a ValueError."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
@@ -167,7 +167,7 @@ def read_arrays(path: str | Path, what: str = "arrays") -> dict[str, npt.NDArray
 
 
 def _explained(error: Exception, path: str | Path, what: str) -> Exception:
-    """What is wrong with a file; numpy and zipfile raise a dozen kinds, from TokenError to MemoryError."""
+    """Describe what is wrong with a file; numpy and zipfile raise a dozen kinds of errors."""
     if isinstance(error, OSError) and error.filename is not None:
         return error  # it is not there, or must not be read
     objects = "pickle" in str(error) or "Python objects" in str(error)
@@ -176,7 +176,7 @@ def _explained(error: Exception, path: str | Path, what: str) -> Exception:
 
 
 def as_labels(labels: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
-    """One class per sample: whole numbers, truth values or strings."""
+    """Return one class per sample, given as whole numbers, truth values or strings."""
     names = as_numpy(labels, "labels")
     if names.ndim != 1:
         raise ValueError(f"labels must hold one class per sample, got shape {names.shape}")
@@ -190,7 +190,7 @@ def as_labels(labels: Tensor | npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def as_matrix(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    """Real numbers shaped (samples, epochs), each sample's side by side in memory; copied if they are not."""
+    """Return real numbers of shape (samples, epochs) with contiguous rows; copied only if necessary."""
     array = as_real(values, name)
     if array.ndim != 2:
         raise ValueError(f"{name} must be shaped (samples, epochs), got {array.shape}")
@@ -205,7 +205,7 @@ def as_matrix(values: Tensor | npt.ArrayLike, name: str) -> npt.NDArray[Any]:
 
 
 def class_positions(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The distinct labels, ascending, and which of them each sample has, in as few bytes as hold it.
+    """Return the distinct labels, ascending, and the index of each sample's label in a small dtype.
 
     >>> class_positions(np.array([7, 3, 7]))
     (array([3, 7]), array([1, 0, 1], dtype=uint8))
@@ -239,12 +239,12 @@ class HistoryFile:
         self._column_bytes = num_samples * self._dtype.itemsize
 
     def mapped(self) -> npt.NDArray[np.generic]:
-        """All of it, (samples, epochs), memory-mapped; changes are private, so the file is safe."""
+        """Return the whole history, (samples, epochs), memory-mapped; changes to it do not reach the file."""
         array: npt.NDArray[np.generic] = np.load(self.path, mmap_mode="c", allow_pickle=False)
         return array
 
     def append(self, column: npt.NDArray[Any], num_epochs: int) -> None:
-        """Write the column that follows so many."""
+        """Append the next column, which must follow `count` columns."""
         data = column.tobytes()
         if num_epochs == 0:
             write_whole(self.path, self._header(1) + data)
@@ -263,7 +263,7 @@ class HistoryFile:
             file.write(self._header(num_epochs + 1))
 
     def create(self) -> None:
-        """Make a file without columns, for ranks to fill."""
+        """Create a file without columns, which the ranks fill."""
         write_whole(self.path, self._header(0))
 
     def write_part(self, part: npt.NDArray[Any], start: int, num_epochs: int) -> None:
@@ -273,12 +273,12 @@ class HistoryFile:
             _write(file, part.tobytes())
 
     def count(self, num_epochs: int) -> None:
-        """Say in the header how many columns there are."""
+        """Write the number of columns to the header."""
         with self.path.open("r+b") as file:
             _write(file, self._header(num_epochs))
 
     def sync(self) -> None:
-        """Have all columns, and their count, on the disk."""
+        """Flush all columns, and their count, to the disk."""
         with self.path.open("r+b") as file:
             os.fsync(file.fileno())
 
@@ -290,7 +290,7 @@ class HistoryFile:
                 file.truncate(_HEAD + num_epochs * self._column_bytes)
 
     def num_epochs(self) -> int:
-        """How many columns there are; a file that is no history of these samples is a ValueError."""
+        """Return the number of columns; a file that is no history of these samples is a ValueError."""
         if not self.path.exists():
             return 0
         try:

@@ -81,7 +81,7 @@ class LossHistory:
 
     @property
     def num_epochs(self) -> int:
-        """How many epochs have been ended."""
+        """Return how many epochs have been ended."""
         return self._num_epochs + (self._ended is not None)
 
     def __len__(self) -> int:
@@ -200,7 +200,7 @@ class LossHistory:
         return EpochLog(self.num_samples, self._device)
 
     def _column(self, log: EpochLog) -> Tensor:
-        """Every sample's loss in the epoch, as it is stored."""
+        """Return every sample's loss in the epoch, as it is stored."""
         log.add_up()
         self._check_epoch(log)
         sums, counts = log.sums[1:-1], log.counts[1:-1]
@@ -218,7 +218,7 @@ class LossHistory:
         return column.to(self.dtype)
 
     def _append_together(self, file: HistoryFile, part: npt.NDArray[Any]) -> None:
-        """Every rank writes its part of a column; the first rank counts it when all are written."""
+        """Append a column to which every rank writes its part; the first rank then counts it."""
         if ranks.first() and self._num_epochs == 0:
             file.create()
         ranks.barrier()
@@ -246,7 +246,7 @@ class LossHistory:
             )
 
     def _check_first(self, seen: Tensor, counts: Tensor) -> None:
-        """The commonest mistake shows in the first epoch: something else was taken for positions."""
+        """Check the first epoch for the most common mistake: positions that are something else."""
         missing = self.num_samples - int(seen.sum())
         recorded = int(counts.sum())
         hint = "are the positions those of evenhand.indexed(dataset), and is num_samples its length?"
@@ -263,7 +263,7 @@ class LossHistory:
             )
 
     def _unseen(self, column: Tensor, seen: Tensor) -> Tensor:
-        """What samples get that were not seen: their last value, or else the mean of those that were."""
+        """Return the values of unseen samples: their last value, or else the mean of the others."""
         if self._num_epochs > 0:
             return column if bool(seen.all()) else self._last_column().float()
         if not self._shared:
@@ -279,7 +279,7 @@ class LossHistory:
 
 
 class EpochLog:
-    """Samples' sums and counts of one epoch; a step only notes its losses, and nothing waits for the device.
+    """The sums and counts of one epoch. A step only notes its losses, and nothing waits for the device.
 
     The first and the last entry of `sums` and `counts` are for indices out of range, so that a device need
     not be asked about them before the epoch ends.
@@ -426,7 +426,7 @@ class LossSummary:
         ranks.add(self.counts)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
+        """Return what a checkpoint must hold."""
         return {"sums": self.sums, "counts": self.counts}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -438,7 +438,7 @@ class LossSummary:
 
     @property
     def values(self) -> npt.NDArray[np.float32]:
-        """Every sample's mean, (samples,); of one never seen, the mean of the others."""
+        """Return every sample's mean, (samples,); unseen samples get the mean of the others."""
         seen = self.counts > 0
         if not seen.any():
             raise ValueError("nothing has been recorded; call record(index, losses) for every batch")
@@ -450,7 +450,7 @@ class LossSummary:
 
 
 def summarise(losses: npt.NDArray[Any] | Tensor, of: Of) -> npt.NDArray[np.float32]:
-    """Each sample's mean over a history, (samples, epochs), read epoch by epoch: O(samples) memory."""
+    """Return each sample's mean over a history, (samples, epochs), read epoch by epoch: O(samples) memory."""
     _check_kind(of)
     if losses.ndim != 2 or 0 in losses.shape:
         raise ValueError(f"losses must be shaped (samples, epochs), got {tuple(losses.shape)}")

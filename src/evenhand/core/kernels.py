@@ -22,7 +22,7 @@ OLDEST_TRITON = (3, 6)  # that the kernels of this package have been tried with
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether Triton is here, in a version that the kernels are known to work with; does not import it."""
+    """Return whether Triton is installed in a version known to work, without importing it."""
     if importlib.util.find_spec("triton") is None:
         return False
     try:
@@ -44,7 +44,7 @@ _SPLIT, _MOMENTS, _MARK = 0, 1, 2  # what a kernel computes
 
 
 class Launch(NamedTuple):
-    """How a kernel is launched; results differ only in rounding."""
+    """The launch settings of a kernel; results differ only in rounding."""
 
     rows: int  # read at once
     warps: int
@@ -72,7 +72,7 @@ class TritonPasses(Passes):
 
     @staticmethod
     def takes(x: Tensor, num_classes: int) -> bool:
-        """Whether the kernel is made for such histories."""
+        """Return whether the kernel is made for such histories."""
         fits = (
             x.dtype in (torch.float16, torch.float32)
             and x.shape[1] <= MOST_EPOCHS
@@ -97,7 +97,7 @@ class TritonPasses(Passes):
         return FirstPass(counts, sums, squares, samples, tailed.tolist())
 
     def moments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Per class the size, the sum, and the squared distances to `origin` summed; per row its distance."""
+        """Return each class's size, sum and summed squared distances to `origin`, and each row's distance."""
         distances = torch.empty(self.num_samples, device=self.device)
         nothing = torch.zeros(self.num_classes, self.num_epochs)
         sizes, sums, squares = self._launch(_MOMENTS, nothing, nothing[:, 0], out=distances)
@@ -200,7 +200,7 @@ def _pass(  # type: ignore[no-untyped-def]
     SHIFTED: tl.constexpr,
     MODE: tl.constexpr,
 ):
-    """What one program of the GPU does: its stretch of rows, ROWS at a time as (epochs, rows)."""
+    """Process this program's stretch of rows, ROWS at a time as (epochs, rows)."""
     exact: tl.constexpr = "tf32x3" if SHIFTED else "tf32"  # of float32; halves are exact in any case
     program = tl.program_id(0)
     e, c, r = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_C), tl.arange(0, ROWS)

@@ -18,7 +18,7 @@ Array = Union["Tensor", npt.ArrayLike]  # torch need not be loaded to compare sc
 
 
 def group_accuracies(predictions: Array, labels: Array, groups: Array) -> dict[Any, float]:
-    """The accuracy of every group that has samples.
+    """Return the accuracy of every group that has samples.
 
     >>> group_accuracies([0, 1, 1], [0, 1, 0], ["a", "a", "b"])
     {'a': 1.0, 'b': 0.0}
@@ -47,17 +47,17 @@ def worst_group_accuracy(predictions: Array, labels: Array, groups: Array) -> fl
 
 
 def worst_class_accuracy(predictions: Array, labels: Array) -> float:
-    """The accuracy of the class that has the lowest."""
+    """Return the lowest accuracy of any class."""
     return worst_group_accuracy(predictions, labels, labels)
 
 
 def balanced_accuracy(predictions: Array, labels: Array, groups: Array) -> float:
-    """The mean over groups of their accuracies, however large each is."""
+    """Return the mean of the group accuracies, regardless of the group sizes."""
     return float(np.mean(list(group_accuracies(predictions, labels, groups).values())))
 
 
 def mean_accuracy(predictions: Array, labels: Array, weight: Array | None = None) -> float:
-    """The share of correct predictions, each sample counting with its weight.
+    """Return the share of correct predictions, each sample weighted by its weight.
 
     >>> mean_accuracy([0, 1], [0, 0], weight=[3, 1])
     0.75
@@ -74,7 +74,7 @@ def mean_accuracy(predictions: Array, labels: Array, weight: Array | None = None
 
 
 def wilson_interval(successes: int, total: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson's), sensible also for small counts.
+    """Return Wilson's 95% interval of a share, which is also sensible for small counts.
 
     >>> low, high = wilson_interval(0, 10)
     >>> round(low, 3), round(high, 3)
@@ -92,7 +92,7 @@ def wilson_interval(successes: int, total: int, z: float = 1.959963984540054) ->
 
 @dataclass(frozen=True)
 class Identification:
-    """How well pseudo-groups match the samples that truly break the shortcut, fractions of 1."""
+    """Scores of how well pseudo-groups match the samples that break the shortcut, as fractions of 1."""
 
     identified: float | None  # of the conflicting samples, those in a minority cluster
     purity: float | None  # of the minority clusters' samples, those that conflict
@@ -100,7 +100,7 @@ class Identification:
 
 
 def identification(minority: Array, conflicting: Array, balanced: Array | None = None) -> Identification:
-    """The three identification scores; `balanced` are the indices of the balanced set, if there is one.
+    """Return the three identification scores; `balanced` are the indices of the balanced set, if any.
 
     A score whose denominator is zero, such as the purity of no minority, is None.
     """
@@ -179,7 +179,7 @@ def price_of_unawareness(validation_accuracy: Array, test_wga: Array) -> Price:
 
 
 def first_highest(means: Array) -> int:
-    """The position of the highest mean; of equal ones the first, whatever order their seeds were added in.
+    """Return the position of the highest mean. Ties go to the first, whatever the order of the seeds.
 
     >>> first_highest([(0.3 + 0.2 + 0.1) / 3, (0.1 + 0.2 + 0.3) / 3])
     0
@@ -188,7 +188,7 @@ def first_highest(means: Array) -> int:
 
 
 def highest(means: Array) -> npt.NDArray[np.bool_]:
-    """Which means equal the highest: they are lower by at most 1e-12, more than the rounding of sums."""
+    """Return which means equal the highest within 1e-12, which is more than the rounding of sums."""
     values = as_real(means, "means")
     return np.asarray(values >= values.max() - 1e-12)
 
@@ -246,7 +246,7 @@ def _candidates(values: Array, name: str) -> npt.NDArray[np.float64]:
 
 
 def _means(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Each candidate's mean over the seeds that it has; NaN without any."""
+    """Return each candidate's mean over the seeds that it has; NaN without any."""
     present = np.isfinite(values)
     sums = np.where(present, values, 0.0).sum(1)
     return np.where(present.any(1), sums / np.maximum(present.sum(1), 1), np.nan)

@@ -199,7 +199,7 @@ def partition(
 
 
 def of_mask(mask: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike) -> Partition:
-    """The partition whose minorities are the samples that a mask marks, (samples,) bool.
+    """Return the partition whose minorities are the samples that a mask marks, (samples,) bool.
 
     A mask may mark more than half of a class. `separation` is 0, since a mask does not say how clear it is.
 
@@ -226,7 +226,7 @@ def of_mask(mask: Tensor | npt.ArrayLike, labels: Tensor | npt.ArrayLike) -> Par
 def _of_clusters(
     found: TwoMeans, names: npt.NDArray[Any], classes: npt.NDArray[Any], position: npt.NDArray[Any]
 ) -> Partition:
-    """The partition that clusters make; no array here is larger than the answer."""
+    """Return the partition that clusters define; no array here is larger than the answer."""
     sizes = found.sizes.numpy()
     split = sizes[:, 1] > 0
     flip = sizes[:, 1] > sizes[:, 0]  # cluster 1, of the higher mean loss, is the minority of equals
@@ -246,7 +246,7 @@ def _of_clusters(
 
 
 def _of_numbers(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Partition:
-    """The partition of one number per sample; no array here is larger than the numbers themselves."""
+    """Return the partition of one number per sample; no array here is larger than the numbers."""
     if len(values) == 0 or len(values) != len(labels):
         raise ValueError(
             f"losses and labels must hold one number each per sample, got {len(values)} {values.dtype} "
@@ -283,7 +283,7 @@ def _of_numbers(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Partition
 def _cuts(
     values: npt.NDArray[Any], position: npt.NDArray[Any], num_classes: int, buffer: npt.NDArray[Any]
 ) -> list[Cut]:
-    """The exact split of every class; `buffer`, as large as the values, gets the sorted values."""
+    """Return the exact split of every class; `buffer`, as large as the values, gets the sorted values."""
     counts = np.zeros(num_classes, np.int64)
     for part in _parts(len(values)):
         counts += np.bincount(position[part], minlength=num_classes)
@@ -311,7 +311,7 @@ def _reason(size: int, total: float) -> str:
 def _user_clusters(
     histories: npt.NDArray[Any], classes: npt.NDArray[Any], position: npt.NDArray[Any], cluster: Any
 ) -> npt.NDArray[np.bool_]:
-    """The clusters that the caller's clustering gives every class that has anything to split."""
+    """Return the clusters that the caller's clustering gives every class that has anything to split."""
     split = getattr(cluster, "fit_predict", cluster)
     if not callable(split):
         raise ValueError(f"cluster must be a function or have a fit_predict, got {type(cluster).__name__}")
@@ -338,7 +338,7 @@ def _user_clusters(
 
 @dataclass(frozen=True, eq=False)
 class Balanced:
-    """Which sample each row of the balanced multiset is; behaves as an int array.
+    """The rows of the balanced multiset as sample indices; behaves as an int array.
 
     The first `num_original` rows are the samples themselves, in order, less those that were held out; the
     rest are drawn copies.
@@ -412,7 +412,7 @@ def sample_weights(partition: Partition) -> npt.NDArray[np.float64]:
 
 
 def _minorities(partition: Partition) -> list[npt.NDArray[np.int64]]:
-    """For every class, its minority samples in ascending order; all classes in one sort."""
+    """Return each class's minority samples in ascending order, found for all classes by one sort."""
     chosen = np.flatnonzero(partition.minority)
     position = np.searchsorted(partition.classes, partition.labels[chosen])
     order = np.argsort(position, kind="stable")
@@ -472,7 +472,7 @@ class BalancedSampler(DistributedSampler[int]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """How many rows this process visits in an epoch; the same for every process."""
+        """Return the number of rows that this process visits in an epoch; the same for every process."""
         total = len(self._rows) if self._draws is None else self._draws
         return -(-total // self._processes()[0])
 
@@ -489,5 +489,5 @@ class BalancedSampler(DistributedSampler[int]):
         return random.choice(len(self._chances), self._draws, p=self._chances)
 
     def _processes(self) -> tuple[int, int]:
-        """How many processes there are, and which one this is."""
+        """Return the number of processes and the rank of this one."""
         return self._given or (ranks.count(), ranks.number())

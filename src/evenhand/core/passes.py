@@ -39,7 +39,7 @@ _SAMPLE_BYTES = 1 << 28  # of the samples of all classes together
 
 
 class FirstPass(NamedTuple):
-    """What is known of every class after one pass, in the unit of the passes."""
+    """The result of the first pass for every class, in the unit of the passes."""
 
     counts: Tensor  # (classes,) float64
     sums: Tensor  # (classes, epochs) float64, of rows less `shift`
@@ -62,7 +62,7 @@ class _Chosen(NamedTuple):
         return _Chosen(*(part.index_select(0, index) for part in self))
 
     def farthest(self) -> _Chosen:
-        """At most as many as a tail has; of equally far ones, the first."""
+        """Return the farthest rows, at most as many as a tail has; ties go to the first."""
         return self.at(self.distances.argsort(stable=True, descending=True)[:TAIL])
 
 
@@ -106,7 +106,7 @@ class Passes:
     # -- the passes ----------------------------------------------------------------------------------------
 
     def first_pass(self, sample: int) -> FirstPass:
-        """Sizes, sums and squares, and a sample of every class; see `sample_sizes`."""
+        """Return sizes, sums and squares, and a sample of every class; see `sample_sizes`."""
         counts = self.counts()
         size, tailed = sample_sizes(counts, self.num_epochs, sample)
         rate = ((size - TAIL * tailed) / counts.clamp(min=1)).to(self.device)
@@ -140,7 +140,7 @@ class Passes:
         return FirstPass(counts, self._add(sums.cpu()), self._add(squares.cpu()), samples, tailed.tolist())
 
     def split(self, direction: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-        """The size of cluster 1 and its sum, for several boundaries of every class.
+        """Return the size of cluster 1 and its sum, for several boundaries of every class.
 
         direction (boundaries, classes, epochs) and threshold (boundaries, classes) give arrays of the same
         shapes in float64.
@@ -161,7 +161,7 @@ class Passes:
     def mark(
         self, direction: Tensor, threshold: Tensor, scale: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Sizes and sums for one boundary per class; for each row (x.d - t) * scale, and whether it is in 1.
+        """Return sizes and sums for one boundary per class, and each row's (x.d - t) * scale and cluster.
 
         The arrays of rows are overwritten by the next pass.
         """
@@ -182,7 +182,7 @@ class Passes:
         return self._add(sizes.cpu()), self._add(sums.cpu()), margin, inside
 
     def counts(self) -> Tensor:
-        """How many rows every class has, (classes,) float64."""
+        """Return how many rows every class has, (classes,) float64."""
         counts = torch.zeros(self.num_classes, dtype=torch.int64)
         if self.position is None:
             counts += self.num_samples
@@ -192,7 +192,7 @@ class Passes:
         return self._add(counts).double()
 
     def check_range(self, name: str, largest: float) -> float:
-        """The largest absolute value; raises where one is not finite or beyond `largest`."""
+        """Return the largest absolute value; raises if a value is not finite or beyond `largest`."""
         wrong, most = "", 0.0
         for start, block in self._blocks():
             wrong, highest = _value_range(block, start)
@@ -209,7 +209,7 @@ class Passes:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _add(self, values: Tensor) -> Tensor:
-        """The sum over the ranks, where they share the samples."""
+        """Return the sum over the ranks, if they share the samples."""
         return ranks.add(values) if self._shared else values
 
     def _marks(self) -> tuple[Tensor, Tensor]:
@@ -219,14 +219,14 @@ class Passes:
         return self._margin, self._inside
 
     def _sample(self, tail: _Chosen, rest: _Chosen) -> Tensor:
-        """The tail first, then the others."""
+        """Return the sample of rows, with the tail first."""
         if self._shared:
             tail = _Chosen(*(ranks.concatenate(part) for part in tail)).farthest()
             rest = _Chosen(*(ranks.concatenate(part) for part in rest))
         return torch.cat([tail.x, rest.x[~torch.isin(rest.rows, tail.rows)]])
 
     def _each(self, work: Callable[[int, Tensor | slice, Tensor], T]) -> Iterator[T]:
-        """What `work(class, rows, x)` makes of some rows of one class at a time, in a fixed order.
+        """Apply `work(class, rows, x)` to some rows of one class at a time, in a fixed order.
 
         x is (rows, epochs) less `shift`. Every other pass goes backwards: it begins with those blocks of a
         file that are still in the page cache.
@@ -257,7 +257,7 @@ class Passes:
         self._backwards = not self._backwards
 
     def _blocks(self, *, backwards: bool = False) -> Iterator[tuple[int, Tensor]]:
-        """The first row and the content, (rows, epochs), of every block."""
+        """Yield the first row and the content, (rows, epochs), of every block."""
         if not isinstance(self.x, Tensor):
             yield from read_blocks(self.x, backwards=backwards)
         elif self.device.type == "cpu":
@@ -268,7 +268,7 @@ class Passes:
                 yield start, self.x[start : start + size]
 
     def _gathered(self, raw: Tensor, order: Tensor) -> Tensor:
-        """The rows in this order, in a buffer that the thread overwrites with the next ones."""
+        """Return the rows in this order, in a buffer that the thread overwrites with the next ones."""
         by_epoch = raw.stride(0) == 1  # as a block of a file may be stored
         stored = raw.T if by_epoch else raw
         if getattr(self._buffers, "size", 0) < raw.numel():
@@ -278,7 +278,7 @@ class Passes:
         return out.T if by_epoch else out
 
     def _relative(self, raw: Tensor, *, gathered: bool = False) -> Tensor:
-        """Rows in the unit of the passes, less `shift`; `gathered`: in a buffer, which may be overwritten."""
+        """Return rows in the unit of the passes, less `shift`; `gathered` rows may be overwritten."""
         halves = (torch.float16, torch.bfloat16, torch.float32)
         if self.unit == 1.0 and raw.dtype in halves and self.dtype == torch.float32:
             shift = self.shift.to(raw.device, torch.float32)
@@ -287,7 +287,7 @@ class Passes:
 
 
 def boundary(centroids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of centroids (…, 2, epochs): directions, whose largest entry is 1; thresholds; factors of margins.
+    """Return directions with a largest entry of 1, thresholds, and margin factors of the centroids.
 
     A row's margin is (x.d - t) times the factor.
     """
@@ -300,7 +300,7 @@ def boundary(centroids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _value_range(x: Tensor, first_row: int) -> tuple[str, float]:
-    """Which value of x, (samples, epochs) or (samples,), is not finite, if any; and the largest magnitude."""
+    """Describe a non-finite value of x, (samples, epochs) or (samples,), if any; return also the maximum."""
     low, high = (float(value) for value in x.aminmax())
     if math.isfinite(low) and math.isfinite(high):
         return "", max(-low, high)
@@ -323,7 +323,7 @@ def _refuse(wrong: str, most: float, name: str, largest: float) -> None:
 
 
 def sample_sizes(counts: Tensor, epochs: int, sample: int) -> tuple[Tensor, Tensor]:
-    """How many rows the sample of every class has, and whether it begins with the farthest rows.
+    """Return the sample size of every class, and whether the sample begins with the farthest rows.
 
     A small class is its own sample. The sample of a larger one has at most `sample` rows: the rows farthest
     from the middle, since few rows far out can be a cluster, and some of the others.
@@ -334,13 +334,13 @@ def sample_sizes(counts: Tensor, epochs: int, sample: int) -> tuple[Tensor, Tens
 
 
 def sample_limit(num_classes: int) -> int:
-    """How many rows the sample of a class may have, so that those of all classes are not too many."""
+    """Return the largest sample size of a class that keeps the samples of all classes small enough."""
     return _SAMPLE // num_classes
 
 
 @contextmanager
 def thread_pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads whose operations take one thread each: faster than threads inside of operations.
+    """Provide threads whose operations take one thread each, faster than threads inside operations.
 
     The caller's own operations take one thread, too: on a busy machine, two of them wait for each other.
     """
@@ -354,21 +354,21 @@ def thread_pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def _uniform(rows: Tensor) -> Tensor:
-    """A number from 0 to 1 for every row, as if drawn at random, but always the same."""
+    """Return a number from 0 to 1 for every row, as if drawn at random, but always the same."""
     mixed = rows * -0x61C8864680B583EB
     mixed = (mixed ^ (mixed >> 32)) * -0x4B47D0C5A1A6E2CB
     return ((mixed ^ (mixed >> 29)) & (2**53 - 1)).double() / 2**53
 
 
 def _stable_order(position: Tensor) -> Tensor:
-    """The order of rows by class, which keeps the order within a class."""
+    """Return the order of rows by class, which keeps the order within a class."""
     if position.is_cuda:
         return position.argsort(stable=True)
     return torch.from_numpy(np.argsort(position.numpy(), kind="stable"))  # much faster for few bits
 
 
 def read_blocks(matrix: npt.NDArray[Any], *, backwards: bool = False) -> Iterator[tuple[int, Tensor]]:
-    """The first row and the content, (rows, epochs), of every block of rows; the next one overwrites it.
+    """Yield the first row and content, (rows, epochs), of every block; the next block overwrites it.
 
     A matrix that is mapped from a file and contiguous is read by calls into buffers of our own, so that its
     pages do not become this process's memory. (One that is mapped with mode "c" may differ from its file, and
@@ -424,7 +424,7 @@ def _read(file: int, parts: npt.NDArray[Any], offset: int, step: int) -> None:
 
 
 def _mapped_file(matrix: npt.NDArray[Any]) -> tuple[str, int] | None:
-    """The file that a matrix is mapped from, and where in it, if the file holds what the matrix holds."""
+    """Return the file that a matrix is mapped from and its offset, if their contents are the same."""
     if not hasattr(os, "preadv") or not (matrix.flags.f_contiguous or matrix.flags.c_contiguous):
         return None
     root: Any = matrix

@@ -36,12 +36,12 @@ _messages: Any = None  # a gloo group for CPU tensors, also when GPUs use NCCL
 
 
 def launched() -> bool:
-    """Whether torchrun, or a launcher with the same variables, started this process as one of several."""
+    """Return whether torchrun, or a compatible launcher, started this process as one of several."""
     return all(name in os.environ for name in _ENVIRONMENT) and int(os.environ["WORLD_SIZE"]) > 1
 
 
 def join(*, gpu: bool) -> None:
-    """Meet the other ranks, where several were launched and nobody has joined them yet."""
+    """Join the process group if several ranks were launched and have not joined yet."""
     if launched() and dist.is_available() and not dist.is_initialized():
         dist.init_process_group("nccl" if gpu else "gloo", timeout=_MEETING)
         atexit.register(leave)  # threads of a group that outlives the interpreter abort the process
@@ -56,22 +56,22 @@ def leave() -> None:
 
 
 def count() -> int:
-    """The world size."""
+    """Return the world size."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def number() -> int:
-    """Which of them this process is, from 0."""
+    """Return the rank of this process, from 0."""
     return dist.get_rank() if count() > 1 else 0
 
 
 def local_number() -> int:
-    """Which of the ranks on its machine this process is: the number of its GPU."""
+    """Return the local rank of this process on its machine, which is the number of its GPU."""
     return int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
 
 
 def first() -> bool:
-    """Whether this is the rank that decides, writes and shows."""
+    """Return whether this is the rank that decides, writes and shows."""
     return number() == 0
 
 
@@ -81,7 +81,7 @@ def barrier() -> None:
 
 
 def part(size: int, of: int | None = None) -> tuple[int, int]:
-    """Where a rank's share of `size` things in a row begins and ends; of this rank unless another is named.
+    """Return the bounds of a rank's share of `size` consecutive items; the default is this rank.
 
     >>> part(10)
     (0, 10)
@@ -98,7 +98,7 @@ def add(values: Tensor) -> Tensor:
 
 
 def add_parts(values: Tensor) -> Tensor:
-    """This rank's part of the sum over the ranks of a row of values; overwrites them."""
+    """Return this rank's part of the sum of the values over the ranks; overwrites the values."""
     if count() > 1:
         for rank in range(count()):
             start, end = part(len(values), rank)
@@ -108,7 +108,7 @@ def add_parts(values: Tensor) -> Tensor:
 
 
 def concatenate(values: Tensor) -> Tensor:
-    """The rows of every rank's values, in the order of the ranks, for all."""
+    """Return the rows of every rank's values, in rank order, on all ranks."""
     if count() == 1:
         return values
     sizes = torch.zeros(count(), dtype=torch.int64)
@@ -129,7 +129,7 @@ def copy_from_first(values: Tensor) -> None:
 
 
 def from_first(compute: Callable[[], T]) -> T:
-    """The result of `compute` on rank 0, broadcast to all ranks; it must be serializable as JSON."""
+    """Return the result of `compute` on rank 0, broadcast to all ranks; it must be serializable as JSON."""
     if count() == 1:
         return compute()
     answer = bytes_from_first(json.dumps(compute()).encode() if first() else None)
@@ -139,14 +139,14 @@ def from_first(compute: Callable[[], T]) -> T:
 
 
 def from_all(value: T) -> list[T]:
-    """The values of all ranks, in rank order; they must be serializable as JSON."""
+    """Return the values of all ranks, in rank order; they must be serializable as JSON."""
     text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     sizes = concatenate(torch.tensor([len(text)])).tolist()
     return [json.loads(part.numpy().tobytes()) for part in concatenate(text).split(sizes)]
 
 
 def bytes_from_first(data: bytes | None) -> bytes | None:
-    """The first rank's bytes, or None where it has none."""
+    """Return the first rank's bytes, or None if it has none."""
     if count() == 1:
         return data
     size = torch.tensor([-1 if data is None else len(data)])
@@ -162,7 +162,7 @@ def bytes_from_first(data: bytes | None) -> bytes | None:
 
 
 def _group(values: Tensor) -> Any:
-    """Who carries these values: the default group on a GPU, one of our own on the CPU."""
+    """Return the group that carries these values: the default group on a GPU, our own on the CPU."""
     global _messages
     if values.is_cuda:
         return None
@@ -175,7 +175,7 @@ def _group(values: Tensor) -> Any:
 
 
 def resolve_device(device: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """Return the device; `auto` selects the GPU if there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
@@ -192,7 +192,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def join_ranks(device: str) -> torch.device:
-    """The device of this process; under torchrun, each process takes one GPU."""
+    """Return the device of this process; under torchrun, each process takes one GPU."""
     where = resolve_device(device)
     if ranks.launched() and where.type == "cuda":
         if where.index is not None:
@@ -239,7 +239,7 @@ class Slice(NamedTuple):
 
 
 def slices(order: Tensor, sizes: list[int], num: int = 1) -> tuple[Tensor, list[Slice]]:
-    """This rank's pieces of every batch, and their rows one after another.
+    """Return this rank's slices of every batch, and their rows one after another.
 
     A batch is cut into `num` contiguous pieces, or one for each rank, as equal as can be. One with fewer
     samples than pieces is computed whole by every rank, since not every model takes an empty batch.
@@ -257,7 +257,7 @@ def slices(order: Tensor, sizes: list[int], num: int = 1) -> tuple[Tensor, list[
 
 
 def shard(sizes: list[int]) -> tuple[slice, slice]:
-    """Which of the batches this rank evaluates, and which rows they hold: whole batches, one after another.
+    """Return the whole batches that this rank evaluates, and the rows that they hold.
 
     An evaluated batch is never cut, so every sample's output has the same bits as in a single process.
     Where there are fewer batches than ranks, all ranks evaluate everything.
@@ -267,7 +267,7 @@ def shard(sizes: list[int]) -> tuple[slice, slice]:
 
 
 def all_gather(outputs: Tensor, rows: slice, size: int) -> Tensor:
-    """The outputs of all ranks, (size, …); this one's are of `rows`."""
+    """Return the outputs of all ranks, (size, …); the outputs of this rank belong to `rows`."""
     if rows == slice(0, size):
         return outputs
     whole = outputs.new_zeros(size, *outputs.shape[1:])
@@ -294,7 +294,7 @@ def broadcast(module: nn.Module) -> None:
 def check_stage(
     stage: str, folder: str, needs_whole_batches: str, num_slices: int, *, separable: bool = True
 ) -> None:
-    """Refuse what cannot be trained in slices, or by several ranks together.
+    """Raise for a training that cannot use slices or several ranks.
 
     `needs_whole_batches`: what does, and why, in words; or nothing.
     """
@@ -319,7 +319,7 @@ def check_stage(
 
 
 def synchronize_batch_norm(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model with batch normalization over the whole batch, as a single process computes it."""
+    """Return the model with batch normalization over the whole batch, as in a single process."""
     if ranks.count() == 1:
         return model
     model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -330,7 +330,7 @@ def synchronize_batch_norm(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _normalise(norm: nn.SyncBatchNorm, x: Tensor) -> Tensor:
-    """Batch normalization of a slice by the whole batch's mean and variance."""
+    """Normalize a slice by the whole batch's mean and variance."""
     average = norm.momentum
     if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
@@ -352,7 +352,7 @@ def _normalise(norm: nn.SyncBatchNorm, x: Tensor) -> Tensor:
 
 
 class _AllReduce(torch.autograd.Function):
-    """Sum over the ranks; so is the gradient, since every rank's loss depends on it."""
+    """The sum over the ranks. The gradient is summed too, since every rank's loss depends on it."""
 
     @staticmethod
     def forward(_context: Any, values: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ _CLOSE, _ALIKE = 0.02, 0.995  # starts: inertia relative to the best; rows that 
 
 
 class Candidates(NamedTuple):
-    """Splits being tried."""
+    """Candidate splits."""
 
     inside: Tensor  # (classes, candidates, rows) 1 in cluster 1, 0 elsewhere
     sums: Tensor  # (classes, candidates, epochs) of cluster 1
@@ -76,7 +76,7 @@ class Rows:
         self.slack = self.noise + 1e-6 * self.total
 
     def candidates(self, chosen: Tensor) -> Candidates:
-        """Splits from masks that are true inside cluster 1."""
+        """Make splits from masks that are true inside cluster 1."""
         inside = chosen.to(self.x.dtype)
         if self.valid is not None:
             inside *= self.valid
@@ -91,17 +91,17 @@ class Rows:
         return Candidates(inside, sums, sizes, between)
 
     def at(self, index: Tensor) -> Tensor:
-        """The rows at these positions, (classes, positions, epochs)."""
+        """Return the rows at these positions, (classes, positions, epochs)."""
         return self.x.gather(1, index[:, :, None].expand(-1, -1, self.x.shape[2]))
 
     def cut(self) -> Candidates:
-        """The splits along many lines, two cuts of each line."""
+        """Return the splits along many lines, two cuts of each line."""
         lines = _directions(self)
         cuts, lines = self._cuts(lines), torch.cat([lines, lines], 1)
         return self.candidates(torch.bmm(lines, self.transposed) > cuts)
 
     def _cuts(self, lines: Tensor) -> Tensor:
-        """The two best cuts of the rows' projections on each line, far from one another, (…, 2 lines, 1).
+        """Return the two best, well separated cuts of the projections on each line, (…, 2 lines, 1).
 
         The first is the exact two-means in one dimension.
         """
@@ -139,7 +139,7 @@ class Rows:
         return cut.masked_fill_(torch.cat([best, other], 1) < 0, torch.inf)
 
     def boundary(self, now: Candidates) -> tuple[Tensor, Tensor]:
-        """2 x.s of every row, and Lloyd's threshold for it; see the top of this file."""
+        """Return 2 x.s of every row, and Lloyd's threshold for it; see the top of this file."""
         threshold = now.between / self.n * torch.add(self.n, now.sizes, alpha=-2)
         return torch.bmm(2 * now.sums, self.transposed), threshold[:, :, None]
 
@@ -166,7 +166,7 @@ class Rows:
         return now
 
     def _move_one(self, now: Candidates, p: Tensor) -> Candidates:
-        """Every candidate with that one row moved that gains most."""
+        """Move in every candidate the one row that gains most."""
         others, square = self.n - now.sizes, (now.sums * now.sums).sum(2)
         joining = (self.norms[:, None] + p).masked_fill_(now.inside > 0, -torch.inf)
         leaving = (self.norms[:, None] - p).masked_fill_(now.inside == 0, -torch.inf)
@@ -185,7 +185,7 @@ class Rows:
         )
 
     def best(self, now: Candidates, keep: int, within: float = torch.inf) -> Candidates:
-        """The best candidates that differ, best first; `within`: of the best one's inertia."""
+        """Return the best candidates that differ, best first; `within`: of the best one's inertia."""
         if now.between.shape[1] == 1:
             return now
         value, order = now.between.sort(dim=1, descending=True, stable=True)
@@ -203,7 +203,7 @@ class Rows:
         )
 
     def lloyd(self, now: Candidates, steps: int, least: Tensor | None = None) -> Candidates:
-        """Lloyd's steps until no row moves, or until none gains more than `least`."""
+        """Run Lloyd's steps until no row moves, or until none gains more than `least`."""
         for _ in range(steps):
             p, threshold = self.boundary(now)
             new = self.candidates(p > threshold)
@@ -215,7 +215,7 @@ class Rows:
         return now
 
     def describe(self, inside: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Sizes, centroids, margins and variance between, of a split (classes, rows) in standard units."""
+        """Return sizes, centroids, margins and variance between of a split (classes, rows), standardized."""
         now = self.candidates(inside[:, None])
         p, threshold = self.boundary(now)
         chosen = (inside > 0).sum(1)  # counted, since float32 holds no whole number above 2**24
@@ -227,7 +227,7 @@ class Rows:
 
 
 def added(inside: Tensor, x: Tensor) -> Tensor:
-    """What (classes, candidates, rows) choose of (classes, rows, epochs), added up part by part."""
+    """Sum the rows of (classes, rows, epochs) that (classes, candidates, rows) choose, part by part."""
     total = x.new_zeros(*inside.shape[:2], x.shape[2], dtype=torch.float64)
     for part, rows in zip(torch.split(inside, _SUMMED, 2), torch.split(x, _SUMMED, 1), strict=True):
         total += torch.bmm(part, rows)
@@ -237,9 +237,9 @@ def added(inside: Tensor, x: Tensor) -> Tensor:
 def standardised(
     x: Tensor, valid: Tensor | None, counts: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows centered on their class's mean and within -1 and 1, their mean, and their scale; overwrites x.
+    """Return centered rows within -1 and 1, their class means and their scale; overwrites x.
 
-    Equal rows become exactly zero. Classes too large to be searched whole become float32, after centring.
+    Equal rows become exactly zero. Classes too large to be searched whole become float32, after centering.
     `weights`, (classes, 1, rows), are the rows that each represents.
     """
     x = x.double() if x.shape[1] <= SEARCHED and weights is None else x
@@ -265,7 +265,7 @@ def standardised(
 
 
 def best_split(rows: Rows) -> Tensor:
-    """The best split found of every class, (classes, rows) 0/1."""
+    """Return the best split found of every class, (classes, rows) 0/1."""
     if rows.x.shape[1] == 1:
         return torch.zeros_like(rows.x[:, :, 0])
     now = rows.improve(rows.best(rows.cut(), 80), 3)
@@ -274,7 +274,7 @@ def best_split(rows: Rows) -> Tensor:
 
 
 def candidate_centroids(x: Tensor, count: int, tailed: bool) -> Tensor:
-    """The centroids, (starts, 2, epochs) float64, of the best splits of a class of `count` rows, best first.
+    """Return the centroids, (starts, 2, epochs) float64, of the best splits of `count` rows, best first.
 
     x, (rows, epochs), is a sample of the rows. Tailed, it begins with its tail; else it is taken for the
     whole class. Equal centroids where nothing can be split.
@@ -294,7 +294,7 @@ def candidate_centroids(x: Tensor, count: int, tailed: bool) -> Tensor:
 
 
 def _best_starts(rows: Rows) -> Candidates:
-    """The best cuts of a weighted sample, improved by Lloyd's steps; those that a sample cannot rank."""
+    """Return the best cuts that a weighted sample cannot rank, improved by Lloyd's steps."""
     now = rows.cut()
     for keep, steps in _SAMPLE_ROUNDS:
         now = rows.lloyd(rows.best(now, keep), steps, rows.slack)
@@ -316,7 +316,7 @@ def _choose(take: Tensor, new: Candidates, old: Candidates) -> Candidates:
 
 
 def _directions(rows: Rows) -> Tensor:
-    """Lines along which good cuts often lie, (classes, directions, epochs); none is drawn at random.
+    """Return lines along which good cuts often lie, (classes, directions, epochs), without randomness.
 
     Between all pairs of few rows; else mixtures of the principal axes, towards the farthest rows, the
     epochs of the largest variance, and the mean over epochs.
@@ -348,7 +348,7 @@ def _directions(rows: Rows) -> Tensor:
 
 
 def _principal(x: Tensor, weighted: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The first principal axes, (classes, axes, epochs), and the deviations along them."""
+    """Return the first principal axes, (classes, axes, epochs), and the deviations along them."""
     few = x.shape[1] < x.shape[2]  # rows than epochs: their products are the smaller matrix
     square, vectors = torch.linalg.eigh(x @ x.transpose(1, 2) if few else x.transpose(1, 2) @ weighted)
     deviation = square[:, -count:].flip(1).clamp(min=0).sqrt()
@@ -358,7 +358,7 @@ def _principal(x: Tensor, weighted: Tensor, count: int) -> tuple[Tensor, Tensor]
 
 @cache
 def _mixtures(count: int) -> tuple[Tensor, Tensor]:
-    """How axes are mixed: all signs of the first three, and fixed weights of all; more where axes are few."""
+    """Return the mixing weights of the axes: all signs of the first three, and fixed weights of all."""
     signs = itertools.product((0, 1, -1), repeat=min(count, 3))
     one_way = [sign for sign in signs if next((s for s in sign if s), 0) == 1]
     weights = np.random.default_rng(0).standard_normal((48 if count <= 3 else 16, 8))[:, :count]
@@ -376,7 +376,7 @@ class Cut(NamedTuple):
 
 
 def cut_in_two(values: npt.NDArray[np.floating[Any]]) -> Cut:
-    """The exact two-means of numbers, by one sort: no start, no iteration, the same whatever their order.
+    """Return the exact two-means of numbers by one sort, regardless of their order.
 
     Sorts `values` in place. Of equally good cuts, the lowest one.
 

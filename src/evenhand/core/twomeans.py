@@ -160,7 +160,7 @@ def two_means_in_blocks(
 
 
 def on_device(histories: object) -> TypeGuard[Tensor]:
-    """Whether histories are on a GPU and large enough to be split there."""
+    """Return whether histories are on a GPU and large enough to be split there."""
     if not isinstance(histories, Tensor):
         return False
     return histories.is_cuda and histories.ndim == 2 and histories.numel() > _HUGE
@@ -211,7 +211,7 @@ def _lloyd(
     sample: int | None = None,
     larger_sample: int = 0,
 ) -> TwoMeans:
-    """Starts from a sample, the best of them on all rows, and Lloyd's passes from there until they settle.
+    """Run Lloyd's passes over all rows until they settle, from the best start of a sample.
 
     `passes` gives passes in another unit, for numbers whose squares float32 cannot hold. `least`: the gain,
     relative to the inertia, that is worth another pass. `larger_sample` is taken where a sample gives several
@@ -241,7 +241,7 @@ def _lloyd(
 
 
 def _starts(first: FirstPass, pool: ThreadPoolExecutor | None) -> Tensor:
-    """Centroids of the best splits of the samples, (starts, classes, 2, epochs); frees the samples."""
+    """Return centroids of the best splits of the samples, (starts, classes, 2, epochs); frees the samples."""
     given = (first.samples, first.counts.tolist(), first.tailed)
     found = list((pool.map if pool else map)(candidate_centroids, *given))
     first.samples.clear()
@@ -250,7 +250,7 @@ def _starts(first: FirstPass, pool: ThreadPoolExecutor | None) -> Tensor:
 
 
 def _best_start(data: Passes, starts: Tensor, counts: Tensor, mean: Tensor) -> Tensor:
-    """Of every class's starts the one that is best after a step on all rows, (classes, 2, epochs)."""
+    """Return each class's best start after a step on all rows, (classes, 2, epochs)."""
     if len(starts) == 1:
         return starts[0]
     direction, threshold, _ = boundary(starts)
@@ -261,7 +261,7 @@ def _best_start(data: Passes, starts: Tensor, counts: Tensor, mean: Tensor) -> T
 def _updated(
     centroids: Tensor, counts: Tensor, mean: Tensor, sizes: Tensor, sums: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The centroids, (…, classes, 2, epochs), of clusters of these sizes and sums, and the variance between.
+    """Return the centroids, (…, classes, 2, epochs), of these sizes and sums, and the variance between.
 
     A class with an empty cluster keeps its centroids.
     """
@@ -285,7 +285,7 @@ def _described(
     total: Tensor,
     marked: tuple[Tensor, Tensor, Tensor, Tensor],
 ) -> TwoMeans:
-    """The clusters that the last pass has marked, in the units of the data; cluster 1 has the higher mean."""
+    """Return the clusters of the last pass in the units of the data; cluster 1 has the higher mean."""
     sizes, between, margin, inside = marked
     whole = (sizes == 0) | (sizes == counts)
     swap = ~whole & (centroids[:, 1].mean(1) < centroids[:, 0].mean(1))
@@ -359,7 +359,7 @@ def _solve(
 
 
 def _exactly(values: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Centroids and inertia from the data, for clusters so tight that the difference of sums says little."""
+    """Compute centroids and inertia from the data, for clusters too tight for a difference of sums."""
     parts = [values[~inside].double(), values[inside].double()]
     means = [part.mean(0) for part in parts]
     squares = [(part - mean).square().sum() for part, mean in zip(parts, means, strict=True)]
@@ -376,14 +376,14 @@ def check_lengths(samples: int, labels: int, name: str) -> None:
 
 
 def as_positions(position: npt.NDArray[Any], num_classes: int) -> Tensor:
-    """Positions as passes take them."""
+    """Convert positions to the type that passes take."""
     return torch.from_numpy(position.astype(np.uint8 if num_classes <= 256 else np.int32, copy=False))
 
 
 def _device_positions(
     labels: Tensor | npt.ArrayLike | None, samples: int, device: torch.device
 ) -> tuple[npt.NDArray[Any], Tensor | None]:
-    """The distinct labels and, unless there is only one, each sample's; counted where the labels lie."""
+    """Return the distinct labels and, for several labels, the index of each sample's label."""
     if labels is None:
         return np.zeros(1, np.int64), None
     whole = isinstance(labels, Tensor) and not labels.dtype.is_floating_point and not labels.dtype.is_complex
@@ -402,7 +402,7 @@ def _device_positions(
 
 
 def _unsplit(classes: npt.NDArray[Any], histories: Tensor) -> TwoMeans:
-    """All classes whole, for parts to fill in."""
+    """Return a result with all classes whole, for parts to fill in."""
     num_classes, (samples, epochs) = len(classes), histories.shape
     return TwoMeans(
         assignment=torch.zeros(samples, dtype=torch.bool, device=histories.device),
@@ -416,7 +416,7 @@ def _unsplit(classes: npt.NDArray[Any], histories: Tensor) -> TwoMeans:
 
 
 def _canonical_order(x: Tensor, position: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Samples by class, then by a hash of their values: any order would do that values alone decide."""
+    """Order samples by class, then by a hash of their values, which depends on nothing else."""
     values = x.numpy()
     if values.itemsize * values.shape[1] % 8:
         values = np.pad(values, ((0, 0), (0, 1)))
@@ -427,7 +427,7 @@ def _canonical_order(x: Tensor, position: npt.NDArray[Any]) -> npt.NDArray[np.in
 
 
 def _buckets(counts: npt.NDArray[np.int64], epochs: int) -> list[npt.NDArray[np.int64]]:
-    """Classes of similar size together, largest first: little padding makes them one dense array."""
+    """Group classes of similar size, largest first, to form dense arrays with little padding."""
     buckets: list[list[int]] = []
     largest = 0
     for c in np.argsort(-counts, kind="stable").tolist():

@@ -29,22 +29,22 @@ __all__ = ["cache_root", "data_root", "describe", "listing", "load", "module", "
 
 
 def names() -> list[str]:
-    """The tasks that come with evenhand."""
+    """Return the names of the tasks that come with evenhand."""
     return list(describe())
 
 
 def describe() -> dict[str, str]:
-    """Every task's name and what it is, read without importing anything."""
+    """Return every task's name and description, without importing any task."""
     return plugins.describe(__name__, "load")
 
 
 def module(name: str) -> types.ModuleType:
-    """The module of a task: one of ours by name, or a user's own by its dotted path."""
+    """Return the module of a task, given by its name or by the dotted path of a user's own module."""
     return plugins.load(__name__, name, "load")
 
 
 def load(spec: str, root: Path | str | None = None, limit: int | None = None) -> Task:
-    """The task that `spec` names, with its options applied.
+    """Load the task that `spec` names, with its options applied.
 
     `root` is the folder that holds the datasets; without it `$EVENHAND_DATA`, then the user's data folder.
 
@@ -77,7 +77,7 @@ def load(spec: str, root: Path | str | None = None, limit: int | None = None) ->
 
 
 def listing(spec: str, root: Path | str | None = None) -> Samples | None:
-    """What a task's lists say of its samples, none of which is opened; None where there are no such lists."""
+    """Return what a task's lists say about its samples, or None without lists. No sample is opened."""
     name, given = parse(spec)
     function = getattr(module(name), "listing", None)
     if function is None or "." in name or "limit" in given:
@@ -87,14 +87,14 @@ def listing(spec: str, root: Path | str | None = None) -> Samples | None:
 
 
 def data_root(root: Path | str | None = None) -> Path:
-    """The folder of the datasets: the argument, else `$EVENHAND_DATA`, else the user's data folder."""
+    """Return the folder of the datasets: `root`, else `$EVENHAND_DATA`, else the user's data folder."""
     if root is None:
         root = os.environ.get("EVENHAND_DATA") or platformdirs.user_data_dir("evenhand")
     return Path(root).expanduser()
 
 
 def cache_root() -> Path:
-    """The folder of unpacked and decoded images: `$EVENHAND_CACHE`, else the user's cache folder."""
+    """Return the folder of unpacked and decoded images: `$EVENHAND_CACHE`, else the user's cache folder."""
     return Path(os.environ.get("EVENHAND_CACHE") or platformdirs.user_cache_dir("evenhand")).expanduser()
 
 
@@ -117,7 +117,7 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def _values(task: str, function: Callable[..., Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """The options that the function takes, as values of its arguments' types."""
+    """Convert the options that the function takes to the types of its arguments."""
     hints = typing.get_type_hints(function)
     return {
         key: _converted(task, key, given[key], hints.get(key, type(default)))
@@ -127,7 +127,7 @@ def _values(task: str, function: Callable[..., Any], given: Mapping[str, str]) -
 
 
 def _converted(task: str, key: str, text: str, kind: Any) -> Any:
-    """The option's text as a value of its argument's type."""
+    """Convert the option's text to the type of its argument."""
     arguments = typing.get_args(kind)
     if typing.get_origin(kind) is typing.Literal:
         if text in arguments:

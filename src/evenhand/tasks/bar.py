@@ -39,12 +39,15 @@ AUGMENT = Warp(scale=(1.0, 1.25), flip=True)
 
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
-    """The published training and test images; a random fifth of the former is for validation."""
+    """Return the published training and test images. A random fifth of the training images is for validation.
+
+    A random fifth of the training images is for validation.
+    """
     return samples.image_task("bar", listing(root), size, recipe=RECIPE, augment=AUGMENT)
 
 
 def listing(root: Path | None = None) -> Samples:
-    """The images of both folders, sorted by name so that the split depends on nothing else."""
+    """List the images of both folders, sorted by name so that the split depends on nothing else."""
     folder = datasets.find_folder("bar", SOURCE, root, "train")
     if not (folder / "test").is_dir():
         raise datasets.missing("bar", folder / "test")

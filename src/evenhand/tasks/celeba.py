@@ -55,7 +55,7 @@ def load(
     target: str = "Blond_Hair",
     attribute: str = "Male",
 ) -> Task:
-    """A share of the published training and validation images, and all test images.
+    """Return a share of the published training and validation images, and all test images.
 
     fraction: 0.15 for the full set, as in the paper, and 1 for a folder whose lists are shorter already.
     target: The attribute that is the class, one of CelebA's 40.
@@ -72,7 +72,7 @@ def listing(
     target: str = "Blond_Hair",
     attribute: str = "Male",
 ) -> Samples:
-    """The images of the attribute list with the two attributes and the split."""
+    """Return the images of the attribute list with the two attributes and the split."""
     if target == attribute:
         raise ValueError(f"target and attribute must be two of CelebA's attributes, got {target!r} twice")
     folder = datasets.find_folder("celeba", SOURCE, root, "img_align_celeba") / "img_align_celeba"
@@ -113,7 +113,7 @@ def _names(attribute: str) -> tuple[str, str]:
 
 
 def _columns(root: Path | None, name: str, wanted: dict[str, Sequence[str]]) -> tuple[Any, ...]:
-    """A list's file, its image names and the wanted columns; it is in its published form or Kaggle's csv."""
+    """Read the file, image names and wanted columns of a list, in its published form or as Kaggle's csv."""
     folder = data_root(root) / SOURCE.folder
     file = next((f for end in ("txt", "csv") if (f := folder / f"{name}.{end}").is_file()), None)
     if file is None:

@@ -26,5 +26,5 @@ PAPER = datasets.Paper(
 
 
 def load(root: Path | None = None, *, p: float = 0.98, palette: str = "random42") -> Task:
-    """A share p of each digit has the digit's own color, the rest one of the nine others."""
+    """Return digits of which a share p has the digit's own color and the rest one of the nine others."""
     return colour.ten_colours("cmnist", colour.mnist_splits(root, "cmnist"), palette, p=p, recipe=RECIPE)

@@ -45,7 +45,7 @@ RED_GREEN = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 
 @dataclass(frozen=True)
 class Grey:
-    """Uncoloured digits: images (samples, height, width) uint8 and labels (samples,) int64."""
+    """Uncolored digits: images (samples, height, width) uint8 and labels (samples,) int64."""
 
     images: np.ndarray
     y: np.ndarray
@@ -58,7 +58,7 @@ Splits = tuple[Grey, Grey, Grey]  # training, validation and test
 
 
 def mnist_splits(root: Path | None, task: str) -> Splits:
-    """48,000 training, 12,000 validation and 10,000 test digits; the first two are divided at random."""
+    """Return 48,000 training, 12,000 validation and 10,000 test digits; the first two are split at random."""
     train, test = (_read_pair(data_root(root) / MNIST.folder, part, task) for part in ("train", "t10k"))
     order = data_rng(0).permutation(len(train.y))
     end = len(order) * 4 // 5
@@ -81,13 +81,13 @@ def _read_pair(folder: Path, part: str, task: str) -> Grey:
 
 
 def read_idx(folder: Path, name: str, task: str = "mnist") -> tuple[Path, np.ndarray]:
-    """The file that was read, and its array: (images, rows, columns) or (labels,) uint8."""
+    """Return the file that was read, and its array: (images, rows, columns) or (labels,) uint8."""
     file = datasets.find_file(task, folder, name)
     return file, parse_idx(datasets.content(file), file, num_sizes=3 if "images" in name else 1)
 
 
 def parse_idx(data: bytes, file: Path, num_sizes: int) -> np.ndarray:
-    """The array in the bytes of an idx file: a magic number, the sizes, then one byte per value."""
+    """Parse the bytes of an idx file: a magic number, the sizes, then one byte per value."""
     start, magic = 4 + 4 * num_sizes, 0x00000800 + num_sizes
     if len(data) < start:
         raise ValueError(f"{file} must begin with {start} bytes of header, got {len(data)}; fetch it again")
@@ -112,7 +112,7 @@ def parse_idx(data: bytes, file: Path, num_sizes: int) -> np.ndarray:
 
 
 def palette(name: str) -> np.ndarray:
-    """Ten colors, (10, 3) float64 in [0, 1]: `random42`, `random7` or `hues`.
+    """Return ten colors, (10, 3) float64 in [0, 1]: `random42`, `random7` or `hues`.
 
     >>> palette("hues")[0].tolist()
     [1.0, 0.0, 0.0]
@@ -126,7 +126,7 @@ def palette(name: str) -> np.ndarray:
 
 
 def correlated_colours(y: np.ndarray, num_colours: int, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Colours that agree with the class for exactly round(p * n) of each class's n samples.
+    """Return colors that agree with the class for exactly round(p * n) of each class's n samples.
 
     The rest of a class is spread evenly over the other colors. A larger p keeps a smaller one's aligned
     samples, so that a sweep over p changes nothing else.
@@ -147,7 +147,7 @@ def correlated_colours(y: np.ndarray, num_colours: int, p: float, rng: np.random
 
 
 def balanced_colours(y: np.ndarray, num_colours: int, rng: np.random.Generator) -> np.ndarray:
-    """Colours spread evenly within each class: the sizes of a class's groups differ by at most one."""
+    """Return colors spread evenly within each class: its group sizes differ by at most one."""
     colours = np.empty(len(y), dtype=np.int64)
     for label in np.unique(y):
         members = rng.permutation(np.flatnonzero(y == label))
@@ -156,7 +156,7 @@ def balanced_colours(y: np.ndarray, num_colours: int, rng: np.random.Generator) 
 
 
 def paint(images: np.ndarray, colours: np.ndarray, rgb: np.ndarray) -> np.ndarray:
-    """Intensity times color: (samples, height, width) uint8 -> (samples, 3, height, width) uint8."""
+    """Multiply intensity by color: (samples, height, width) uint8 -> (samples, 3, height, width) uint8."""
     table = np.rint(np.arange(256)[None, None, :] * rgb[:, :, None]).astype(np.uint8)  # (colors, 3, 256)
     painted = np.empty((len(images), 3, *images.shape[1:]), dtype=np.uint8)
     for colour in range(len(rgb)):
@@ -167,14 +167,14 @@ def paint(images: np.ndarray, colours: np.ndarray, rgb: np.ndarray) -> np.ndarra
 
 
 def ten_colours(name: str, splits: Splits, palette_name: str, **settings: Any) -> Task:
-    """Ten digits in ten colors; `settings` as for `colour_task`."""
+    """Return the task of ten digits in ten colors; `settings` are those of `colour_task`."""
     numbers = [str(number) for number in range(10)]
     rgb, colours = palette(palette_name), [f"colour {number}" for number in numbers]
     return colour_task(name, splits, rgb, numbers, colours, **settings)
 
 
 def odd_or_even(name: str, splits: Splits, **settings: Any) -> Task:
-    """Odd digits, for which red is aligned, and even ones, for which green is."""
+    """Return the task of odd and even digits. Red is aligned with odd digits, green with even ones."""
     train, val, test = (Grey(part.images, 1 - part.y % 2) for part in splits)
     names = ["odd", "even"], ["red", "green"]
     return colour_task(name, (train, val, test), RED_GREEN, *names, **settings)
@@ -192,7 +192,7 @@ def colour_task(
     every_colour: bool = False,
     mislabelled: float = 0.0,
 ) -> Task:
-    """A task whose training and validation colors follow p, and whose test colors are balanced.
+    """Return a task whose training and validation colors follow p, and whose test colors are balanced.
 
     With `every_colour` each test image appears once in every color, so that no test group is tiny.
     A share `mislabelled` of the training and validation images has a wrong label.

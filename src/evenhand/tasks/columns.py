@@ -18,12 +18,12 @@ LABELS = ("label", "labels", "y", "target")  # what a column of labels may be ca
 
 
 def is_dataset(value: object) -> bool:
-    """Whether a value is a `datasets.Dataset` or `DatasetDict`, without importing datasets."""
+    """Return whether a value is a `datasets.Dataset` or `DatasetDict`, without importing datasets."""
     return type(value).__module__.partition(".")[0] == "datasets"
 
 
 def parts_of(value: Any) -> tuple[Any, Any]:
-    """The training and the validation Dataset of a DatasetDict, the latter None where there is none.
+    """Return the training and validation Datasets of a DatasetDict; the latter is None if absent.
 
     Raises ValueError where the DatasetDict has no part called train.
     """
@@ -37,7 +37,7 @@ def parts_of(value: Any) -> tuple[Any, Any]:
 
 
 def split_of(dataset: Any, inputs: str | Sequence[str] | None = None, label: str | None = None) -> Split:
-    """The samples of a `datasets.Dataset`.
+    """Return the samples of a `datasets.Dataset`.
 
     - `inputs`: the column of images or of vectors, or several columns of numbers. By default the only column
       of images, else the only column of vectors, else all columns of numbers.
@@ -76,7 +76,7 @@ def split_of(dataset: Any, inputs: str | Sequence[str] | None = None, label: str
 
 
 def class_names(dataset: Any, label: str | None = None) -> tuple[str, ...] | None:
-    """The names of the classes, where the column of labels has them."""
+    """Return the names of the classes, if the column of labels has them."""
     feature = dataset.features[label or _label_column(dataset)]
     return tuple(feature.names) if hasattr(feature, "names") else None
 
@@ -106,7 +106,7 @@ class Images:
 
 
 def add_columns(data: Any, parts: Partition | str | Path) -> Any:
-    """A copy of a `datasets.Dataset` or a DataFrame with the answer in new columns.
+    """Return a copy of a `datasets.Dataset` or a DataFrame with the answer in new columns.
 
     - `data`: the samples, in the order in which they were partitioned or audited.
     - `parts`: a partition, or the folder of an audit.
@@ -137,7 +137,7 @@ def add_columns(data: Any, parts: Partition | str | Path) -> Any:
 
 
 def balanced(data: Any, parts: Partition, *, seed: int = 0) -> Any:
-    """The balanced set: a `datasets.Dataset` or a DataFrame with the rows of `rebalance(parts, seed)`.
+    """Return the balanced set: the rows of `rebalance(parts, seed)` of a Dataset or a DataFrame.
 
     Raises ValueError where the numbers of rows differ.
 
@@ -154,7 +154,7 @@ def balanced(data: Any, parts: Partition, *, seed: int = 0) -> Any:
 
 
 def columns_of(parts: Partition) -> dict[str, npt.NDArray[Any]]:
-    """What a partition says of every sample: (samples,) arrays by name."""
+    """Return what a partition says about every sample, as (samples,) arrays by name."""
     position = np.searchsorted(parts.classes, parts.labels)
     group = np.where(parts.minority, "minority", "majority")
     group = np.where(parts.sizes[position, 1] > 0, group, "whole")

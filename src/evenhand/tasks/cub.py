@@ -44,12 +44,12 @@ LISTS = ("images.txt", "image_class_labels.txt", "train_test_split.txt", "classe
 
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
-    """The splits of Concept Bottleneck Models if they are there, else a random fifth for validation."""
+    """Load CUB with the splits of Concept Bottleneck Models, or else a random fifth for validation."""
     return samples.image_task("cub", listing(root), size, recipe=RECIPE, augment=AUGMENT)
 
 
 def listing(root: Path | None = None) -> Samples:
-    """The images of CUB's own lists with their classes and split."""
+    """List the images of CUB's own lists with their classes and split."""
     folder = datasets.find_folder("cub", SOURCE, root, "images.txt")
     paths, labels, official, classes = (_pairs(folder / name) for name in LISTS)
     positions = {key: number for number, key in enumerate(classes)}
@@ -73,7 +73,7 @@ def listing(root: Path | None = None) -> Samples:
 
 
 def _pairs(file: Path) -> dict[str, str]:
-    """A list with one `key value` on each line."""
+    """Read a list with one `key value` pair on each line."""
     if not file.is_file():
         raise datasets.missing("cub", file)
     header = ["number", "value"]
@@ -82,7 +82,7 @@ def _pairs(file: Path) -> dict[str, str]:
 
 
 def _random_split(file: Path, official: list[str | None]) -> np.ndarray:
-    """The published test images, and the others with a random fifth for validation."""
+    """Return the published test split, with a random fifth of the other images for validation."""
     for text in official:
         if text not in ("0", "1"):
             raise ValueError(f"{file} must say 0 (test) or 1 (training) for every image, got {text!r}")
@@ -94,7 +94,7 @@ def _random_split(file: Path, official: list[str | None]) -> np.ndarray:
 
 
 def _published_split(root: Path | None, names: list[str]) -> np.ndarray | None:
-    """The split in train.pkl, val.pkl and test.pkl, if they are there; -1 for images that are in none."""
+    """Return the split in train.pkl, val.pkl and test.pkl, if they exist; -1 marks images in none of them."""
     base = data_root(root) / SOURCE.folder
     folder = next(
         (file.parent for file in (*base.glob("train.pkl"), *sorted(base.glob("*/train.pkl")))), None
@@ -115,7 +115,7 @@ def _published_split(root: Path | None, names: list[str]) -> np.ndarray | None:
 
 
 def _image_paths(file: Path) -> list[str]:
-    """The image paths in a split file, a pickle of records; it is read as a list of tokens and never run."""
+    """Read the image paths in a split file. The pickle is read as a list of tokens and never run."""
     try:
         tokens = [argument for _, argument, _ in pickletools.genops(file.read_bytes())]
     except Exception as error:  # a damaged pickle raises nearly anything

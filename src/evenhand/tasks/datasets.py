@@ -45,7 +45,7 @@ DAMAGED = (  # what zipfile and tarfile raise for a damaged archive
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What a task needs under the data root, and where it is published."""
+    """The data that a task needs under the data root, and where they are published."""
 
     folder: str  # under the data root
     needs: tuple[str, ...]  # what must be there: patterns, with | between alternatives
@@ -57,7 +57,7 @@ class Source:
     mirrors: tuple[str, ...] = ()  # where these files can be downloaded, gzipped
 
     def absent(self, root: Path) -> list[str]:
-        """The needed things that are not there."""
+        """Return the needed files and folders that are missing."""
         folder = root / self.folder
         return [
             need for need in self.needs if not any(any(folder.glob(pattern)) for pattern in need.split("|"))
@@ -66,7 +66,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """What the paper's dataset table says of a task, and why ours may differ."""
+    """The entry of a task in the paper's dataset table, and why ours may differ."""
 
     num_samples: int
     num_classes: int
@@ -77,7 +77,7 @@ class Paper:
 
 
 def missing(task: str, what: Path) -> ValueError:
-    """The error for data that are not there, with the way to get them."""
+    """Return the error for missing data, which says how to get them."""
     return ValueError(
         f"{task} needs {what}, which is not there; `evenhand data fetch {task}` gets the data or says where "
         "to put them. The data folder is --data, else $EVENHAND_DATA, else the user's data folder"
@@ -85,7 +85,7 @@ def missing(task: str, what: Path) -> ValueError:
 
 
 def find_file(task: str, folder: Path, name: str) -> Path:
-    """The file of this name, gzipped or not."""
+    """Return the path of the file with this name, gzipped or not."""
     for file in (folder / f"{name}.gz", folder / name):
         if file.is_file():
             return file
@@ -93,13 +93,13 @@ def find_file(task: str, folder: Path, name: str) -> Path:
 
 
 def content(file: Path) -> bytes:
-    """The file's bytes, unzipped where its name ends in .gz."""
+    """Return the file's bytes, unzipped if its name ends in .gz."""
     data = file.read_bytes()
     return unzipped(data, str(file)) if file.suffix == ".gz" else data
 
 
 def unzipped(data: bytes, origin: str) -> bytes:
-    """What gzip packed, or an error that names where it came from."""
+    """Unzip gzipped bytes, or raise an error that names where they came from."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             found = file.read(LARGEST_FILE + 1)
@@ -116,7 +116,7 @@ def unzipped(data: bytes, origin: str) -> bytes:
 
 
 def find_folder(task: str, source: Source, root: Path | None, name: str) -> Path:
-    """The folder that holds `name`, a file or folder: in the data root, or in what its archives unpack to."""
+    """Return the folder that holds `name`, in the data root or in its unpacked archives."""
     folder = data_root(root) / source.folder
     for found in (*folder.glob(name), *sorted(folder.glob(f"*/{name}"))):
         return found.parent
@@ -134,7 +134,7 @@ def find_folder(task: str, source: Source, root: Path | None, name: str) -> Path
 
 
 def unpack(task: str, archives: list[Path]) -> Path:
-    """The folder in the cache with what these archives hold; made once for the same content of them."""
+    """Unpack archives into the cache and return the folder; the same content is unpacked only once."""
     digests = "\n".join(f"{archive.suffix} {store.digest(archive)}" for archive in archives)
     place = cache_root() / "unpacked" / f"{task}-{store.digest(digests.encode())[:32]}"
     target, complete = place / "content", place / "complete.json"
@@ -155,7 +155,7 @@ def unpack(task: str, archives: list[Path]) -> Path:
 
 
 def _extract(archive: Path, target: Path) -> None:
-    """Unpack files and folders that stay inside the target, and no more bytes than is sensible."""
+    """Unpack files and folders that stay inside the target, up to a limit on the number of bytes."""
     limit, size = max(LARGE, LARGE_RATIO * archive.stat().st_size), 0
 
     def unsafe(what: object) -> ValueError:
@@ -223,14 +223,14 @@ class Listed:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What `fetch` did, in sentences, and whether the task's data are in place now."""
+    """A description of what `fetch` did, and whether the task's data are in place now."""
 
     messages: tuple[str, ...]
     present: bool
 
 
 def data_list(root: Path | str | None = None) -> list[Listed]:
-    """Every task's data: size, license, origin, and whether they are in the data root."""
+    """List every task's data: size, license, origin, and whether they are in the data root."""
     where, lines = data_root(root), []
     for name in tasks.names():
         module = tasks.module(name)
@@ -288,7 +288,7 @@ def _sha256(data: bytes) -> str:
 
 
 def _download(source: Source, name: str) -> bytes:
-    """The gzipped file from the first mirror that has it whole."""
+    """Download the gzipped file from the first mirror that has it whole."""
     problems = []
     for mirror in source.mirrors:
         try:
@@ -331,7 +331,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Report:
-    """What is in a task's data, and how it compares with the paper's dataset table."""
+    """A description of a task's data, compared with the paper's dataset table."""
 
     task: str
     checks: tuple[Check, ...]
@@ -341,7 +341,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is damaged; a difference to the paper is no damage."""
+        """Return whether nothing is damaged; a difference from the paper is not damage."""
         return all(check.state != "damaged" for check in self.checks)
 
 
@@ -390,7 +390,7 @@ def _report(task: Task, checks: list[Check]) -> Report:
 
 
 def _compare(task: Task, groups: tuple[Group, ...], paper: Paper) -> list[Check]:
-    """The columns of the paper's dataset table: N, the shape, L, k and the worst group's share."""
+    """Compare the columns of the paper's dataset table: N, the shape, L, k and the worst group's share."""
     facts = [
         ("N", f"{paper.num_samples:,}", f"{len(task.train):,}"),
         ("features", str(paper.shape), str(tuple(task.train.x[0].shape))),
@@ -405,7 +405,7 @@ def _compare(task: Task, groups: tuple[Group, ...], paper: Paper) -> list[Check]
 
 
 def group_table(task: Task) -> tuple[Group, ...]:
-    """How many samples each group has in each split; without groups, each class."""
+    """Count the samples of each group in each split; without groups, those of each class."""
     names = task.group_names or task.class_names
     counts = [
         np.bincount((split.y if split.group is None else split.group).numpy(), minlength=len(names)).tolist()

@@ -31,7 +31,7 @@ SOURCE = None  # nothing to fetch
 def load(
     root: Path | None = None, *, p: float = 0.9, palette: str = "random42", mislabelled: float = 0.0
 ) -> Task:
-    """1,797 digits; a share p of each class carries the class's own color.
+    """Return 1,797 digits; a share p of each class carries the class's own color.
 
     `mislabelled`: the share of training and validation images with a wrong label.
     """
@@ -40,7 +40,7 @@ def load(
 
 
 def splits() -> colour.Splits:
-    """The digits as 60 % training, 15 % validation and 25 % test images, each class in these shares."""
+    """Split the digits into 60 % training, 15 % validation and 25 % test images, stratified by class."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()

@@ -15,5 +15,5 @@ SOURCE = None  # nothing to fetch
 
 
 def load(root: Path | None = None, *, p: float = 0.97) -> Task:
-    """1,797 digits; a share p of the odd ones is red and of the even ones green."""
+    """Return 1,797 digits; a share p of the odd ones is red and of the even ones green."""
     return colour.odd_or_even("digits_even_odd", digits.splits(), p=p, recipe=RECIPE, every_colour=True)

@@ -55,7 +55,7 @@ def load(
     column: str = "embedding",
     model: Literal["linear", "mlp"] = "linear",
 ) -> Task:
-    """A classification head on embeddings, which are standardized by their training rows.
+    """Return the task of training a classification head on standardized embeddings.
 
     path: An .npy, .npz or Parquet file, or the folder of a saved `datasets.Dataset`.
     labels: The classes: beside an .npy file another one or a .txt file with a class per line, else an array
@@ -88,7 +88,7 @@ def listing(
     column: str = "embedding",
     model: str = "linear",
 ) -> Samples:
-    """What an audit shows of the samples, in the order of the file: ids, and images or texts.
+    """List what an audit shows of the samples, in the order of the file: ids, and images or texts.
 
     The arguments are those of `load`; `model` has no effect here.
     """
@@ -115,7 +115,7 @@ def task(
     digest: str | None = None,
     model: str = "linear",
 ) -> Task:
-    """A Task on embeddings (samples, dimensions), which may be memory-mapped and of half precision.
+    """Return a Task on embeddings (samples, dimensions), which may be memory-mapped and of half precision.
 
     digest: Of the embeddings; by default it is computed.
     """
@@ -126,7 +126,7 @@ def task(
 def of_samples(
     data: Samples, vectors: np.ndarray, *, digest: str | None = None, model: str = "linear"
 ) -> Task:
-    """A Task on the embeddings of these samples, in their order."""
+    """Return a Task on the embeddings of these samples, in their order."""
     _check(vectors)
     mean, std = _statistics(vectors, data.split == TRAIN)
     digest = digest or hashlib.sha256(np.ascontiguousarray(vectors).data).hexdigest()
@@ -170,7 +170,7 @@ def _samples(
 
 
 def _names(values: Column, name: str, count: int) -> list[str]:
-    """The labels, groups or splits of all samples as text; only a group may be missing."""
+    """Return the labels, groups or splits of all samples as text; only a group may be missing."""
     column = np.asarray(values)
     if column.dtype.kind == "U":
         as_labels(column)  # refuses letters that only a damaged file holds
@@ -195,7 +195,7 @@ def _parts(names: list[str]) -> np.ndarray:
 
 
 def _statistics(vectors: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of every dimension over the chosen rows, (dimensions,) float64 each.
+    """Return the mean and deviation of every dimension over the chosen rows, (dimensions,) float64 each.
 
     Reads all rows in order, block by block; raises ValueError where one is not finite.
     """
@@ -224,7 +224,7 @@ Read = tuple[np.ndarray, str, dict[str, Any]]  # vectors, their digest, the colu
 def _read(
     root: Path | None, path: str, column: str, **names: str
 ) -> tuple[Path, np.ndarray, str, dict[str, Any]]:
-    """The file, its vectors, their digest, and the columns that have a name."""
+    """Return the file, its vectors, their digest, and its named columns."""
     file = located("embeddings", root, path)
     if not file.exists():
         raise ValueError(f"expected embeddings in an .npy, .npz or Parquet file, but there is no {file}")
@@ -233,7 +233,7 @@ def _read(
 
 
 def _beside(file: Path, column: str, names: dict[str, str]) -> Read:
-    """A memory-mapped .npy, and others for labels, groups and splits, relative to its folder."""
+    """Read a memory-mapped .npy, and the files of labels, groups and splits relative to its folder."""
     if not names["labels"]:
         raise ValueError(f"{file} needs labels in a file of their own: labels=labels.npy")
     columns = {key: _column_beside(file.parent / name, key) for key, name in names.items() if name}
@@ -241,7 +241,7 @@ def _beside(file: Path, column: str, names: dict[str, str]) -> Read:
 
 
 def _column_beside(file: Path, name: str) -> Column:
-    """An .npy array, or the lines of a text file."""
+    """Read an .npy array, or the lines of a text file."""
     if file.suffix != ".txt":
         return read_array(file, name, mode="r")
     try:
@@ -253,7 +253,7 @@ def _column_beside(file: Path, name: str) -> Column:
 
 
 def _arrays(file: Path, column: str, names: dict[str, str]) -> Read:
-    """The arrays of an .npz, which is read into memory."""
+    """Return the arrays of an .npz, which is read into memory."""
     arrays = read_arrays(file, "embeddings and labels")
     wanted = _wanted(file, list(arrays), column, names)
     vectors = arrays[wanted.pop("vectors")]
@@ -261,7 +261,7 @@ def _arrays(file: Path, column: str, names: dict[str, str]) -> Read:
 
 
 def _columns(file: Path, column: str, names: dict[str, str]) -> Read:
-    """The columns of a Parquet file or a saved Dataset; its vectors are copied once into a mapped array."""
+    """Read the columns of a Parquet file or a saved Dataset, with its vectors copied into a mapped array."""
     try:
         known, count, read = (_dataset if file.is_dir() else _parquet)(file)
         wanted = _wanted(file, known, column, names)
@@ -309,7 +309,7 @@ def _dataset(folder: Path) -> tuple[list[str], int, Parts]:
 
 
 def _values(parts: Iterator[Any]) -> np.ndarray:
-    """The values of a column of labels, groups or splits."""
+    """Return the values of a column of labels, groups or splits."""
     values = [np.empty(0)]
     for part in parts:
         part.validate(full=True)  # else damaged text shows only when it is used
@@ -318,7 +318,7 @@ def _values(parts: Iterator[Any]) -> np.ndarray:
 
 
 def _block(part: Any, name: str) -> np.ndarray:
-    """The vectors of some rows, (rows, dimensions); raises ValueError unless all have the same length."""
+    """Return the vectors of some rows, (rows, dimensions); raises ValueError if their lengths differ."""
     from pyarrow import compute, types
 
     lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
@@ -332,7 +332,7 @@ def _block(part: Any, name: str) -> np.ndarray:
 
 
 def _wanted(file: Path, known: list[str], column: str, names: dict[str, str]) -> dict[str, str]:
-    """Which column holds what; by default `label` and, where they exist, `group` and `split`."""
+    """Return which column holds what: by default `label` and, if they exist, `group` and `split`."""
     wanted = {"vectors": column, "labels": "label", **{key: name for key, name in names.items() if name}}
     for key, default in (("groups", "group"), ("splits", "split")):
         if default in known:
@@ -343,7 +343,7 @@ def _wanted(file: Path, known: list[str], column: str, names: dict[str, str]) ->
 
 
 def _mapped(folder: Path, blocks: Iterator[np.ndarray], count: int) -> tuple[np.ndarray, str]:
-    """The blocks in one memory-mapped array, written once and verified at every use, and its digest."""
+    """Write the blocks to one memory-mapped array, verified at every use; return it with its digest."""
     file = folder / "vectors.npy"
     with store.claim(folder):
         if not store.is_intact(file):
@@ -354,7 +354,7 @@ def _mapped(folder: Path, blocks: Iterator[np.ndarray], count: int) -> tuple[np.
 
 
 def _alike(blocks: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
-    """The blocks; raises ValueError unless they hold `count` vectors of one length and type."""
+    """Yield the blocks; raises ValueError unless they hold `count` vectors of one length and type."""
     start = 0
     kinds: set[tuple[np.dtype[Any], int]] = set()
     for block in blocks:

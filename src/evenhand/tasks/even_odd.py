@@ -26,5 +26,5 @@ PAPER = datasets.Paper(
 
 
 def load(root: Path | None = None, *, p: float = 0.99) -> Task:
-    """A share p of the odd digits is red and of the even ones green; the test colors are balanced."""
+    """Return digits of which a share p is red if odd and green if even; the test colors are balanced."""
     return colour.odd_or_even("even_odd", colour.mnist_splits(root, "even_odd"), p=p, recipe=RECIPE)

@@ -32,7 +32,7 @@ FLIP = Warp(flip=True)
 
 
 def load(root: Path | None = None, *, path: str = "", size: int = 32) -> Task:
-    """The images under `path`, as squares of `size` pixels; `path` is taken from the data folder."""
+    """Load the images under `path` as squares of `size` pixels; `path` is relative to the data folder."""
     place = located("folder", root, path)
     data = read_folder(place)
     for note in data.notes:
@@ -41,19 +41,19 @@ def load(root: Path | None = None, *, path: str = "", size: int = 32) -> Task:
 
 
 def listing(root: Path | None = None, *, path: str = "") -> Samples:
-    """The images under `path`, none of which is opened."""
+    """List the images under `path`, without opening any of them."""
     return read_folder(located("folder", root, path))
 
 
 def located(name: str, root: Path | None, path: str) -> Path:
-    """Where one's own data lie: `path` itself, or below the data folder."""
+    """Return the path of the user's own data: `path` itself, or `path` below the data folder."""
     if not path and root is None:
         raise ValueError(f"the task {name} needs to know where your data are: {name}:path=…")
     return data_root(root) / path if path else Path(str(root))
 
 
 def read_folder(folder: Path) -> Samples:
-    """The images of every class folder, found recursively and sorted by their paths."""
+    """List the images of every class folder, found recursively and sorted by their paths."""
     if not folder.is_dir():
         raise ValueError(f"expected a folder of class folders with images, but there is no folder {folder}")
     folders = _subfolders(folder)
@@ -88,7 +88,7 @@ def read_folder(folder: Path) -> Samples:
 
 
 def _check_trained(y: np.ndarray, given: np.ndarray, class_names: tuple[str, ...], folder: Path) -> None:
-    """Every class can be learned: it has enough samples in train, also once val or test is taken of them."""
+    """Check that every class has enough training samples, also after val or test is split off."""
     counts = np.bincount(y[given == TRAIN], minlength=len(class_names))
     taken = sum(not (given == part).any() for part in (VAL, TEST))
     needed = 3 + taken  # as samples.LEAST: three to train on
@@ -117,7 +117,7 @@ def _nothing(folder: Path) -> str:
 
 
 def image_files(paths: list[str], table: Path, column: str) -> list[Path]:
-    """The paths of the listed images: absolute, or relative to the table's folder."""
+    """Return the paths of the listed images: absolute, or relative to the table's folder."""
     files = [Path(path) if Path(path).is_absolute() else table.parent / path for path in paths]
     absent = [file for file in files if not file.is_file()]
     if absent:
@@ -129,5 +129,5 @@ def image_files(paths: list[str], table: Path, column: str) -> list[Path]:
 
 
 def task(data: Samples, *, size: int, name: str = "folder") -> Task:
-    """Decoded images as a Task for a small network."""
+    """Return decoded images as a Task for a small network."""
     return image_task(name, data, size, *data.class_names, recipe=RECIPE)

@@ -35,13 +35,16 @@ AUGMENT = Warp(flip=True)
 
 
 def load(root: Path | None = None, *, p: float = 0.95, size: int = 128) -> Task:
-    """A share p of each class has the class's style, in training and validation; test groups are even."""
+    """Load images of which a share p has its class's style in training and validation. Test groups are even.
+
+    Test groups are even.
+    """
     task = samples.image_task("pacs", listing(root, p=p), size, recipe=RECIPE, augment=AUGMENT)
     return dataclasses.replace(task, test=reweighted(task.test, task.train))
 
 
 def listing(root: Path | None = None, *, p: float = 0.95) -> Samples:
-    """The images drawn for each split. A larger p leaves out images of a smaller one and adds none."""
+    """List the images drawn for each split. A larger p leaves out images of a smaller one and adds none."""
     if not 0.5 <= p < 1:
         raise ValueError(f"p must be at least 0.5 and below 1, got {p}")
     every = _every(root)
@@ -64,7 +67,7 @@ def listing(root: Path | None = None, *, p: float = 0.95) -> Samples:
 
 
 def _every(root: Path | None) -> Samples:
-    """All images, sorted by style, object and name, so that a draw depends on nothing else."""
+    """List all images, sorted by style, object and name, so that a draw depends on nothing else."""
     folder = datasets.find_folder("pacs", SOURCE, root, "photo")
     files, y, attribute = [], [], []
     for style, drawn in STYLES.items():

@@ -29,7 +29,7 @@ DOMAINS = "books+dvd+electronics+kitchen_housewares"
 
 
 def load(root: Path | None = None, *, p: float = 0.95, domains: str = DOMAINS, embeddings: str = "") -> Task:
-    """Reviews as TF-IDF weights of the 2,000 most frequent words, or as given embeddings.
+    """Load reviews as TF-IDF weights of the 2,000 most frequent words, or as given embeddings.
 
     p: The share of each class that comes from the domains that go with it, in training and validation.
     domains: An even number of domains, with + between them. The first half goes with positive reviews.
@@ -47,7 +47,7 @@ def load(root: Path | None = None, *, p: float = 0.95, domains: str = DOMAINS, e
 
 
 def listing(root: Path | None = None, *, p: float = 0.95, domains: str = DOMAINS) -> Samples:
-    """The reviews of each split. A larger p leaves out reviews of a smaller one and adds none."""
+    """List the reviews of each split. A larger p leaves out reviews of a smaller one and adds none."""
     if not 0.5 <= p < 1:
         raise ValueError(f"p must be at least 0.5 and below 1, got {p}")
     file = data_root(root) / SOURCE.folder / "reviews.parquet"

@@ -34,13 +34,13 @@ LEAST = 5  # samples of a class: three to train on, one to validate and one to t
 
 
 def data_rng(stream: int) -> np.random.Generator:
-    """A source of random numbers for splits and colors, which never depend on the training seed."""
+    """Return a random generator for splits and colors, which never depend on the training seed."""
     return np.random.default_rng([DATA_SEED, stream])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Labelled samples before anything is decoded or trained."""
+    """Labeled samples before anything is decoded or trained."""
 
     kind: str = "images"  # or "table" or "text"
     y: np.ndarray  # (samples,) int64
@@ -58,7 +58,7 @@ class Samples:
 
     @property
     def group(self) -> np.ndarray | None:
-        """Class times attribute, (samples,) int64; None without attributes."""
+        """Return class times attribute, (samples,) int64, or None without attributes."""
         return None if self.attribute is None else self.y * len(self.attribute_names) + self.attribute
 
     @property
@@ -66,11 +66,11 @@ class Samples:
         return tuple(f"{name}, {value}" for name in self.class_names for value in self.attribute_names)
 
     def rows(self, part: int) -> np.ndarray:
-        """Which samples are in this part, ascending."""
+        """Return the rows that are in this part, in ascending order."""
         return np.flatnonzero(self.split == part)
 
     def take(self, rows: np.ndarray) -> Samples:
-        """The images or texts at these rows."""
+        """Return the images or texts at these rows."""
         attribute = None if self.attribute is None else self.attribute[rows]
         files, texts, ids = (
             [each[row] for row in rows if each] for each in (self.files, self.texts, self.ids)
@@ -86,7 +86,7 @@ class Samples:
         weighted: bool = False,
         **settings: Any,
     ) -> Task:
-        """A Task whose inputs are the rows of `x`, in the order of the samples.
+        """Return a Task whose inputs are the rows of `x`, in the order of the samples.
 
         identity: What the checksum depends on besides labels, splits and groups.
         weighted: Whether validation and test carry weights that restate them in the training groups'
@@ -111,7 +111,7 @@ class Samples:
 
 
 def read_rows(file: Path, most: int = -1) -> list[list[str]]:
-    """The fields of every line: split at commas in a .csv, elsewhere at white space, at most `most` times."""
+    """Split every line into fields: at commas in a .csv, else at white space, at most `most` times."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
         if file.suffix == ".csv":
@@ -125,7 +125,7 @@ def read_rows(file: Path, most: int = -1) -> list[list[str]]:
 def read_columns(
     file: Path, rows: list[list[str]], columns: Mapping[str, Sequence[str]], header: list[str], start: int
 ) -> list[list[str]]:
-    """The values of these columns, from row `start` on; raises ValueError where a line does not fit.
+    """Read these columns from row `start` on; raises ValueError if a line does not fit.
 
     `columns` maps names in the header to the allowed values. An empty sequence allows any value.
     """
@@ -151,7 +151,7 @@ def read_columns(
 
 
 def encode(labels: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct labels, sorted, and which of them each sample has, (samples,) int64.
+    """Return the sorted distinct labels, and the index of each sample's label, (samples,) int64.
 
     >>> encode(["dog", "cat", "dog"])
     (array(['cat', 'dog'], dtype='<U3'), array([1, 0, 1]))
@@ -161,7 +161,7 @@ def encode(labels: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encode_classes(labels: Sequence[str], what: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Each sample's class as a number, and the classes' names, sorted; refuses what cannot be learned.
+    """Return each sample's class index and the sorted class names; raises for classes too small to learn.
 
     >>> y, names = encode_classes(["cat", "dog"] * 5, "the folder")
     >>> y[:3].tolist(), names
@@ -191,7 +191,7 @@ def encode_classes(labels: Sequence[str], what: str) -> tuple[np.ndarray, tuple[
 
 
 def stratified_split(y: np.ndarray) -> np.ndarray:
-    """Every class's samples as 70% training, 15% validation and 15% test; the same on every call.
+    """Split every class into 70% training, 15% validation and 15% test; the same on every call.
 
     >>> np.bincount(stratified_split(np.repeat([0, 1], [100, 10]))).tolist()
     [76, 17, 17]
@@ -206,7 +206,7 @@ def stratified_split(y: np.ndarray) -> np.ndarray:
 
 
 def completed_split(y: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """A given division into train, val and test, in which a part that is absent is taken from training."""
+    """Complete a given division: an absent train, val or test part is taken from training."""
     split, train = given.copy(), np.flatnonzero(given == TRAIN)
     fresh = stratified_split(y[train])
     for part in (VAL, TEST):
@@ -216,7 +216,7 @@ def completed_split(y: np.ndarray, given: np.ndarray) -> np.ndarray:
 
 
 def rare_cells(data: Samples) -> frozenset[int]:
-    """The groups with under half of the training samples that independent attributes would give them.
+    """Return the groups with under half of the training samples that independent attributes would give.
 
     There is at least one: the group that falls shortest.
     """
@@ -249,7 +249,7 @@ class Decoded:
 
 
 def image_task(name: str, data: Samples, size: int, *identity: str, **settings: Any) -> Task:
-    """The images as squares of `size` pixels, decoded into one array for all splits.
+    """Decode the images as squares of `size` pixels into one array for all splits, and return the task.
 
     identity: What the checksum depends on besides pixels, labels, splits and groups.
     settings: Of the Task, as `Samples.task` takes them.
@@ -271,7 +271,7 @@ def image_task(name: str, data: Samples, size: int, *identity: str, **settings: 
 
 
 def decode_images(task: str, files: Sequence[Path], size: int) -> Decoded:
-    """The images as RGB squares of `size` pixels, in the order of `files`; decoded on first use.
+    """Return the images as RGB squares of `size` pixels, in the order of `files`; decoded on first use.
 
     The manifest lists the checksums of the chunks that are done, so an interrupted decoding continues.
     """
@@ -288,7 +288,7 @@ def decode_images(task: str, files: Sequence[Path], size: int) -> Decoded:
 
 
 def damaged_chunks(images: Decoded) -> list[int]:
-    """The chunks whose pixels no longer have their checksum; an empty list is a clean bill of health."""
+    """Return the chunks whose pixels no longer match their checksum; an empty list means no damage."""
     recorded = _chunks(images.folder)
     chunks = range(-(-len(images.pixels) // CHUNK))
     return [n for n in chunks if n >= len(recorded) or _digest(images.pixels, n) != recorded[n]]
@@ -299,7 +299,7 @@ def _joined(digests: list[str]) -> str:
 
 
 def _chunks(folder: Path) -> list[str]:
-    """The checksums of the chunks that are done; none where the manifest is absent or damaged."""
+    """Return the checksums of the finished chunks, or none if the manifest is absent or damaged."""
     schema = {"digest": str, "chunks": [str]}
     try:
         content = store.read_checked(folder / "manifest.json", schema, "the checksums of images")
@@ -310,7 +310,7 @@ def _chunks(folder: Path) -> list[str]:
 
 
 def _stamp(task: str, files: Sequence[Path], size: int) -> str:
-    """A digest of which files, of what age and length, are decoded how."""
+    """Return the digest of the files, with their ages and lengths, and of how they are decoded."""
     stamp = hashlib.sha256(f"{DECODING_VERSION} {size} {image_decoder()}\n".encode())
     absent = []
     for file in files:
@@ -329,7 +329,7 @@ def _stamp(task: str, files: Sequence[Path], size: int) -> str:
 
 
 def _open(folder: Path, count: int, size: int) -> np.ndarray | None:
-    """The array, if it is there and has its length."""
+    """Open the array, if it exists and has the right length."""
     try:
         array = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
     except (OSError, EOFError, ValueError):
@@ -343,7 +343,7 @@ def _digest(pixels: np.ndarray, number: int) -> str:
 
 
 def _decode_all(task: str, files: Sequence[Path], size: int, folder: Path, recorded: list[str]) -> list[str]:
-    """Fill `images.npy`, but for recorded chunks that still have their checksum; returns all checksums."""
+    """Fill `images.npy`, except for recorded chunks with a valid checksum; returns all checksums."""
     array, manifest = folder / "images.npy", folder / "manifest.json"
     if not recorded:
         manifest.unlink(missing_ok=True)  # first: it may belong to another array
@@ -372,14 +372,14 @@ def _decode_all(task: str, files: Sequence[Path], size: int, folder: Path, recor
 
 
 def find_images(folder: Path) -> tuple[list[Path], Counter[str]]:
-    """Every image below a folder, sorted, and the endings of the other files; hidden files are left out."""
+    """Return the sorted images below a folder, and the endings of the other files; skips hidden files."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
     return images, Counter(ending for file in files if (ending := file.suffix.lower()) not in IMAGE_SUFFIXES)
 
 
 def left_out(endings: Counter[str]) -> str:
-    """A note on the files that are not read; empty where there are none.
+    """Return a note on the files that are not read, or an empty string if there are none.
 
     >>> left_out(Counter({".svg": 1, ".heic": 40}))
     '41 files were left out because of their endings: 40 .heic, 1 .svg; convert images to PNG or JPEG'
@@ -394,7 +394,7 @@ def left_out(endings: Counter[str]) -> str:
 
 
 def read_image(file: Path, size: int) -> np.ndarray:
-    """One image as (3, size, size) uint8: RGB, upright, the whole picture resized, whatever its proportions.
+    """Read an image as (3, size, size) uint8: upright RGB, resized without keeping its proportions.
 
     Transparency is ignored, as torchvision's loaders do, unless everything is drawn in one color: such a
     picture is put on a white or black ground. 16-bit images are scaled to 8 bits by their full range. 32-bit
@@ -416,7 +416,7 @@ def read_image(file: Path, size: int) -> np.ndarray:
 
 
 def _orientation(image: Any) -> int | None:
-    """The transposition that puts a loaded image upright; None if it is upright or its EXIF is damaged.
+    """Return the transposition that puts an image upright; None if it is upright or its EXIF is damaged.
 
     Pillow's `exif_transpose` also writes the EXIF data anew, and fails where any other tag is damaged.
     """
@@ -426,7 +426,7 @@ def _orientation(image: Any) -> int | None:
 
 
 def _rgb(image: Any) -> Any:
-    """The image in 8-bit RGB."""
+    """Convert the image to 8-bit RGB."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         image = _eight_bits(image)
     if image.mode in ("LA", "PA") or (image.mode == "P" and "transparency" in image.info):
@@ -442,7 +442,7 @@ def _rgb(image: Any) -> Any:
 
 
 def _eight_bits(image: Any) -> Any:
-    """A gray image of 16 or 32 bits, scaled to 8."""
+    """Scale a gray image of 16 or 32 bits to 8 bits."""
     values = np.asarray(image).astype(np.float64)
     low, high = 0.0, 65535.0
     if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):  # of other files, "I" has 16 bits

@@ -42,7 +42,7 @@ def load(
     group: str = "",
     size: int = 32,
 ) -> Task:
-    """The table at `path` as numbers for a small network; with `image`, the pictures that it lists."""
+    """Load the table at `path` as numbers for a small network, or with `image`, the images that it lists."""
     file = folder.located("table", root, path)
     data = read_table(file, label=label, text=text or None, image=image or None, group=group or None)
     return folder.task(data, size=size, name="table") if data.kind == "images" else task(data)
@@ -60,7 +60,7 @@ def read_table(
     hide_group: bool = False,
     missing: bool = False,
 ) -> Samples:
-    """The table's labeled rows, their columns checked and cleaned, divided into three parts.
+    """Read the table's labeled rows, check and clean the columns, and split the rows into three parts.
 
     source: A file, or a pandas DataFrame.
     drop: Columns that are left out.
@@ -123,7 +123,7 @@ def read_table(
 
 
 def read(file: Path, *, header: bool = True) -> Any:
-    """The table as a pandas frame; without a header its columns are called 0, 1, 2, …"""
+    """Read the table as a pandas frame; without a header its columns are called 0, 1, 2, …"""
     name = file.name.lower()
     if not file.is_file():
         raise ValueError(f"expected a table or a folder of class folders, but there is no {file}")
@@ -151,7 +151,7 @@ def _parquet(file: Path, header: bool) -> tuple[Any, list[str]]:
 
 
 def _csv(file: Path, header: bool) -> tuple[Any, list[str]]:
-    """The frame, and the names as they stand in the first line: pandas renames those that come twice."""
+    """Return the frame and the column names of the first line, since pandas renames duplicates."""
     form = {"sep": _separator(file), "skipinitialspace": True, **_EXACT_FLOATS}
     frame = pandas.read_csv(file, **form, header=0 if header else None, na_values=["?"], low_memory=False)
     if not header:
@@ -171,7 +171,7 @@ def _check_names(names: Sequence[str], file: Path) -> None:
 
 
 def _unreadable(file: Path, error: Exception) -> str:
-    """Why the file cannot be read, without the reader's internals."""
+    """Return the reason why the file cannot be read, without the reader's internals."""
     if isinstance(error, UnicodeDecodeError):
         return (
             f"expected a CSV in UTF-8, but {file} is in another encoding (Latin-1, perhaps); convert it, "
@@ -182,7 +182,7 @@ def _unreadable(file: Path, error: Exception) -> str:
 
 
 def _separator(file: Path) -> str:
-    """Comma, semicolon, tab or bar, whichever the first line fits."""
+    """Return the separator that fits the first line: comma, semicolon, tab or bar."""
     if ".tsv" in (name := file.name.lower()) or name.endswith(".gz"):
         return "\t" if ".tsv" in name else ","
     with file.open(encoding="utf-8", errors="replace") as lines:
@@ -210,13 +210,13 @@ def _check_not_continuous(labels: Any, column: str, file: Path) -> None:
 
 
 def as_names(labels: Any) -> list[str]:
-    """Labels as text; whole numbers that a missing value turned into 1.0 and 2.0 are 1 and 2 again."""
+    """Convert labels to text; whole numbers that a missing value turned into 1.0 and 2.0 become 1 and 2."""
     values = labels.tolist()
     return [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v).strip() for v in values]
 
 
 def as_text(values: Any, gap: str = "") -> list[str]:
-    """The values of a column as text; `gap` where there is none."""
+    """Convert the values of a column to text, with `gap` for missing ones."""
     return [str(v) if known else gap for v, known in zip(values.tolist(), values.notna(), strict=True)]
 
 
@@ -229,7 +229,7 @@ def _attribute(values: Any) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def _plain(values: Any) -> Any:
-    """A column as floats, or as text where it holds words; no dates, no truth values."""
+    """Convert a column to floats, or to text if it holds words; no dates and no truth values remain."""
     if pandas.api.types.is_bool_dtype(values):
         return values.astype(float)
     if pandas.api.types.is_datetime64_any_dtype(values):
@@ -243,7 +243,7 @@ def _plain(values: Any) -> Any:
 
 
 def parsed(words: Any) -> Any:
-    """A column of words as floats: numbers, also with a decimal comma, or dates as days since 1970.
+    """Parse a column of words as floats: numbers, also with a decimal comma, or dates as days since 1970.
 
     Cells that hold none of these are gaps. The reading with the fewest such cells counts.
     """
@@ -261,7 +261,7 @@ def parsed(words: Any) -> Any:
 
 
 def unparsed(words: Any, floats: Any) -> str:
-    """The cells of a column that hold no number, one by one; empty if there are none."""
+    """List the cells of a column that hold no number; the result is empty if there are none."""
     bad = words[words.notna() & floats.isna()]
     cells = [f"row {row}: {str(value)[:40]!r}" for row, value in bad.head(10).items()]
     more = f", and {len(bad) - 10:,} more" if len(bad) > 10 else ""
@@ -269,7 +269,7 @@ def unparsed(words: Any, floats: Any) -> str:
 
 
 def numbers(values: Any) -> Any:
-    """A column of new rows as the floats that a model knows it to hold."""
+    """Convert a column of new rows to floats, as the model expects."""
     plain = _plain(values)
     if plain.dtype != object:
         return plain
@@ -280,13 +280,13 @@ def numbers(values: Any) -> Any:
 
 
 def words(values: Any) -> Any:
-    """A column of new rows as the words that a model knows it to hold; of 1.0 the word is 1."""
+    """Convert a column of new rows to words, as the model expects; 1.0 becomes the word 1."""
     plain = _plain(values)
     return plain.map(lambda v: v if isinstance(v, str) or v != v else str(int(v) if v.is_integer() else v))
 
 
 def _understood(values: Any, notes: list[str], missing: bool) -> Any:
-    """A column of words as numbers where nearly all of its cells hold numbers or dates."""
+    """Convert a column of words to numbers if nearly all of its cells hold numbers or dates."""
     if values.dtype != object or not values.notna().any():
         return values
     floats = parsed(values)
@@ -303,7 +303,7 @@ def _understood(values: Any, notes: list[str], missing: bool) -> Any:
 
 
 def cleaned(frame: Any, notes: list[str], missing: bool = False) -> Any:
-    """Feature columns as numbers or words: dates are days, and columns that cannot help are left out."""
+    """Convert feature columns to numbers or words. Dates become days, and useless columns are left out."""
     columns: dict[str, Any] = {}
     useless: list[str] = []
     for name in frame.columns:
@@ -332,12 +332,12 @@ def cleaned(frame: Any, notes: list[str], missing: bool = False) -> Any:
 
 
 def word_columns(frame: Any) -> list[str]:
-    """The columns that hold categories, not numbers."""
+    """Return the columns that hold categories, not numbers."""
     return [name for name in frame.columns if frame[name].dtype == object]
 
 
 def coded(words: Any, codes: dict[str, float], gap: float | None, unseen: float | None) -> np.ndarray:
-    """A column of words as numbers, (rows,) float64; None as a code is NaN."""
+    """Encode a column of words as numbers, (rows,) float64; None as a code is NaN."""
     unknown = np.nan if unseen is None else unseen
     known = words.notna()
     found = words.map(codes).astype(float).fillna(unknown).where(known, np.nan if gap is None else gap)
@@ -345,7 +345,7 @@ def coded(words: Any, codes: dict[str, float], gap: float | None, unseen: float 
 
 
 class WordCodes(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Words as numbers, as boosting takes categories.
+    """Encode words as numbers, as boosting takes categories.
 
     A gap has a code of its own. Words that occur once in training, and the rarest of very many, share a code.
     So does a word that training has not seen: it must not look like a gap. Where no word is rare, it is NaN.
@@ -364,14 +364,14 @@ class WordCodes(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def transform(self, frame: Any) -> np.ndarray:
-        """(rows, columns) float64."""
+        """Return the encoded columns, (rows, columns) float64."""
         every = zip(frame.columns, self.codes_, self.gaps_, self.unseen_, strict=True)
         columns = [coded(frame[name], codes, gap, unseen) for name, codes, gap, unseen in every]
         return np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
 
 
 def coded_columns(frame: Any) -> Any:
-    """scikit-learn's transformer of a cleaned frame for boosting: codes of words, then plain numbers."""
+    """Return scikit-learn's transformer of a frame for boosting: codes of words, then plain numbers."""
     from sklearn.compose import ColumnTransformer
 
     words = word_columns(frame)
@@ -380,7 +380,7 @@ def coded_columns(frame: Any) -> Any:
 
 
 def dense_columns(frame: Any) -> Any:
-    """scikit-learn's transformer of a cleaned frame into numbers without gaps, all of a like size."""
+    """Return scikit-learn's transformer of a frame into numbers without gaps, all of similar scale."""
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
@@ -398,14 +398,14 @@ def dense_columns(frame: Any) -> Any:
 
 
 def bag_of_words(most: int | None = None) -> Any:
-    """scikit-learn's TF-IDF, of words that occur at least twice."""
+    """Return scikit-learn's TF-IDF of words that occur at least twice."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     return TfidfVectorizer(sublinear_tf=True, min_df=2, max_features=most)
 
 
 def fitted_words(vectorizer: Any, texts: list[str]) -> Any:
-    """The texts as TF-IDF weights, or a sentence on why they cannot be."""
+    """Return the texts as TF-IDF weights, or raise an error that says why they cannot be."""
     try:
         return vectorizer.fit_transform(texts)
     except ValueError as error:
@@ -416,7 +416,7 @@ def fitted_words(vectorizer: Any, texts: list[str]) -> Any:
 
 
 def inputs(data: Samples) -> torch.Tensor:
-    """A table or texts as numbers, (samples, features) float32, scaled by what the training rows are like."""
+    """Convert a table or texts to numbers, (samples, features) float32, scaled by the training rows."""
     train = data.rows(TRAIN)
     if data.kind == "text":
         vectorizer = bag_of_words(MOST_WORDS)
@@ -428,10 +428,10 @@ def inputs(data: Samples) -> torch.Tensor:
 
 
 def task(data: Samples) -> Task:
-    """A table or texts as a Task for a small network."""
+    """Return a table or texts as a Task for a small network."""
     return tensor_task(data, inputs(data))
 
 
 def tensor_task(data: Samples, x: torch.Tensor) -> Task:
-    """A Task whose inputs are rows of numbers, (samples, features) float32."""
+    """Return a Task whose inputs are rows of numbers, (samples, features) float32."""
     return data.task("table", x, x, *data.class_names, recipe=RECIPE)

@@ -33,13 +33,13 @@ COLUMNS = {"img_filename": (), "y": ("0", "1"), "split": ("0", "1", "2"), "place
 
 
 def load(root: Path | None = None, *, size: int = 224) -> Task:
-    """The published splits; validation and test are weighted by the training groups."""
+    """Load the published splits; validation and test are weighted by the training groups."""
     settings = {"recipe": RECIPE, "augment": AUGMENT, "weighted": True}
     return samples.image_task("waterbirds", listing(root), size, **settings)
 
 
 def listing(root: Path | None = None) -> Samples:
-    """The rows of metadata.csv, whose label 1 is the waterbird and place 1 the water."""
+    """Return the rows of metadata.csv, whose label 1 is the waterbird and place 1 the water."""
     folder = datasets.find_folder("waterbirds", SOURCE, root, "metadata.csv")
     rows = read_rows(folder / "metadata.csv") or [[]]
     names, *columns = read_columns(folder / "metadata.csv", rows, COLUMNS, rows[0], 1)

@@ -52,11 +52,11 @@ class Warp:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """A random version of every image of (batch, channels, height, width) float in [0, 1]."""
+        """Return a random version of every image of (batch, channels, height, width) float in [0, 1]."""
         return self.apply(x, self.sample(len(x), generator, x.device))
 
     def sample(self, num: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
-        """The numbers of `num` warps, for `apply`: (num, 10) float32, whose rows can be kept and reused.
+        """Return the parameters of `num` warps for `apply`, (num, 10) float32, whose rows can be reused.
 
         Columns: left, top, width and height of the crop as shares of the image, zoom, -1 for a mirrored image
         and else 1, counter-clockwise angle in radians, shifts to the right and down as shares of the side,
@@ -80,7 +80,7 @@ class Warp:
         return torch.stack(columns, dim=1).to(device)
 
     def _crop_size(self, area: Tensor, aspect: Tensor) -> tuple[Tensor, Tensor]:
-        """Width and height of the first of several tries that fits; the whole image where none does."""
+        """Return the width and height of the first try that fits, or of the whole image if none does."""
         if self.crop is None:
             return torch.ones_like(area[:, 0]), torch.ones_like(area[:, 0])
         area = _between(self.crop, area)
@@ -95,7 +95,7 @@ class Warp:
         )
 
     def apply(self, x: Tensor, params: Tensor) -> Tensor:
-        """The images (batch, channels, height, width) under the warps that `params` (batch, 10) describes."""
+        """Warp the images (batch, channels, height, width) by the parameters `params` (batch, 10)."""
         if x.ndim != 4 or not x.is_floating_point():
             raise ValueError(
                 f"x must be a float batch (batch, channels, height, width), got {x.dtype} {x.shape}"
@@ -115,7 +115,7 @@ class Warp:
 
 
 def affine(params: Tensor, height: int, width: int) -> Tensor:
-    """The maps (batch, 2, 3) from output to input positions, in torch's coordinates from -1 to 1."""
+    """Return the maps (batch, 2, 3) from output to input positions, in torch's coordinates from -1 to 1."""
     left, top, crop_width, crop_height, zoom, mirror, angle, right, down, _ = params.unbind(1)
     # Output position -> shifted back -> turned and zoomed back (in pixels, so that a circle stays one) ->
     # mirrored -> into the crop.

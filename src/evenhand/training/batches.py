@@ -34,7 +34,7 @@ class Source:
 
     @property
     def resident(self) -> bool:
-        """Whether the whole storage is on the device."""
+        """Return whether the whole storage is on the device."""
         return self._resident is not None
 
     def _fits(self, storage: Tensor | np.ndarray) -> bool:
@@ -42,7 +42,7 @@ class Source:
         return bool(storage.nbytes < 0.4 * free)  # the rest is for activations and a second copy of the model
 
     def inputs(self, rows: Tensor, sizes: list[int]) -> Iterator[Tensor]:
-        """The rows in batches of these sizes; `rows` is (samples,) int64 on the CPU."""
+        """Yield the rows in batches of these sizes; `rows` is (samples,) int64 on the CPU."""
         if self._resident is not None:
             on_device = rows.to(self.device)
             start = 0
@@ -71,7 +71,7 @@ class Source:
 
 
 def _moved(storage: Tensor | np.ndarray, device: torch.device) -> Tensor:
-    """A copy on the device, made in chunks, so that a memory-mapped array is never in memory as a whole."""
+    """Copy to the device in chunks, so that a memory-mapped array is never in memory as a whole."""
     if isinstance(storage, Tensor):
         return storage.to(device)
     moved = torch.empty(storage.shape, dtype=torch.from_numpy(np.array(storage[:1])).dtype, device=device)
@@ -81,7 +81,7 @@ def _moved(storage: Tensor | np.ndarray, device: torch.device) -> Tensor:
 
 
 def _ahead(batches: Iterator[Tensor], depth: int = 2) -> Iterator[Tensor]:
-    """The same batches, prefetched by a thread."""
+    """Yield the same batches, prefetched by a thread."""
     with ThreadPoolExecutor(1) as worker:
         ready = deque(worker.submit(next, batches, None) for _ in range(depth))
         while (batch := ready.popleft().result()) is not None:
@@ -90,7 +90,7 @@ def _ahead(batches: Iterator[Tensor], depth: int = 2) -> Iterator[Tensor]:
 
 
 def batch_sizes(num_samples: int, batch_size: int) -> list[int]:
-    """Full batches and the rest; a rest of one joins its predecessor, since batch normalization needs two.
+    """Return the batch sizes; a last batch of one joins its predecessor, for batch normalization.
 
     >>> batch_sizes(9, 4), batch_sizes(6, 4), batch_sizes(1, 4)
     ([4, 5], [4, 2], [1])
@@ -105,7 +105,7 @@ def batch_sizes(num_samples: int, batch_size: int) -> list[int]:
 
 
 def _per_channel(values: tuple[float, ...], split: Split, device: torch.device) -> Tensor:
-    """One value for each channel of images, or for each dimension of vectors, shaped to be broadcast."""
+    """Return one value per channel of images, or per dimension of vectors, in a shape for broadcasting."""
     vectors = isinstance(split.x, (Tensor, np.ndarray)) and split.x.ndim == 2
     return torch.tensor(values, device=device).view(-1, *([] if vectors else [1, 1]))
 
@@ -137,7 +137,7 @@ class Batches:
         )
 
     def plain(self) -> Batches:
-        """The same samples without transform or augmentation."""
+        """Return the same samples without transform or augmentation."""
         return Batches(self.split, self.task, self.source, batch_size=self.batch_size)
 
     def __call__(
@@ -149,7 +149,7 @@ class Batches:
         epoch: int = 0,
         steps: list[int] | None = None,
     ) -> Iterator[Batch]:
-        """The rows of the split in this order, (samples,) int64 on the CPU; in batches of these sizes.
+        """Yield the rows of the split, (samples,) int64 on the CPU, in this order and these batch sizes.
 
         `steps`: the number of the step that each batch belongs to.
         """
@@ -198,14 +198,14 @@ class Inputs:
         self._checksums: dict[int, tuple[object, str]] = {}
 
     def batches(self, split: Split, batch_size: int, **options: Any) -> Batches:
-        """The batches of a split; `options` are those of `Batches`."""
+        """Return the batches of a split; `options` are those of `Batches`."""
         source = self._sources.get(id(split.x))
         if source is None:
             source = self._sources[id(split.x)] = Source(split.x, self._device)
         return Batches(split, self._task, source, batch_size=batch_size, **options)
 
     def name(self, split: Split) -> str:
-        """What keys call a split's inputs: the name of the task's own split, or else a checksum."""
+        """Return a split's name in keys: the name of the task's own split, or else a checksum."""
         ready = " ready" if split.ready else ""  # neither augmented nor normalized
         for name in ("train", "val"):
             if split.x is getattr(self._task, name).x:

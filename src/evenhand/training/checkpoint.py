@@ -37,7 +37,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def load_for_all(path: Path) -> dict[str, Any] | None:
-    """A checkpoint as the first rank reads it, for all ranks; None where there is none.
+    """Return a checkpoint as the first rank reads it, for all ranks; None if there is none.
 
     A damaged one is set aside, as if it had never been written.
     """
@@ -80,7 +80,7 @@ def write_curve(folder: Path, log: list[dict[str, Any]], *, complete: bool = Fal
 
 
 class Histories:
-    """What a recorded training keeps of every sample and epoch, (samples, epochs) each."""
+    """The histories of a recorded training for every sample and epoch, (samples, epochs) each."""
 
     losses: LossHistory
     hits: LossHistory  # whether the sample was classified correctly
@@ -105,7 +105,7 @@ class Histories:
 
     @property
     def sums(self) -> dict[str, list[str]]:
-        """Name -> digest of every epoch's column, all of which are on the disk then; for checkpoints.
+        """Sync every epoch's column to the disk and return name -> digests, for checkpoints.
 
         Only the first rank's are complete.
         """
@@ -119,7 +119,7 @@ class Histories:
 
     @staticmethod
     def whole(folder: Path, epochs: int, sums: dict[str, list[str]]) -> bool:
-        """Whether a folder's histories hold what a checkpoint knows of them; a damaged one is set aside."""
+        """Return whether a folder's histories match a checkpoint; a damaged history is set aside."""
         expected = {f"{name}.npy": store.joined_digest(sums[name][:epochs]) for name in store.HISTORIES}
         wrong = store.find_damaged(folder, expected, epochs)
         for path, error in wrong:
@@ -181,7 +181,7 @@ class Rule:
 
 @dataclass
 class Check:
-    """A look at validation: the sum of two accuracies, the plain one with its error, and the weights."""
+    """One validation check: the sum of two accuracies, the plain one with its error, and the weights."""
 
     score: float
     accuracy: float
@@ -241,7 +241,7 @@ class Rules:
             self.best[name] = copied()
 
     def _serving_both(self, new: Check) -> dict[str, Tensor]:
-        """The weights of the check with the best sum of both accuracies, of those that gave up little.
+        """Return the weights of the check with the best sum of both accuracies, of those that gave up little.
 
         Of equal ones the one with more plain accuracy, and then the last.
         """

@@ -70,7 +70,7 @@ CUDNN = 64  # outputs from which cuDNN's own convolution with bias and ReLU is f
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """ReLU of a convolution."""
+    """Compute the ReLU of a convolution."""
     (images, height, width, few), out = x.shape, len(weight)
     if x.is_cuda and out >= CUDNN:
         given = (x.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2), bias.to(x.dtype))
@@ -89,12 +89,12 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _window_size(few: int) -> int:
-    """How many columns the windows of few channels have: a power of two, at least 16."""
+    """Return the number of columns of windows of few channels: a power of two, at least 16."""
     return triton.next_power_of_2(max(9 * few, 16))
 
 
 def _top(outer: Tensor, head: Tensor, gate: Tensor) -> Tensor:
-    """The gradient of the last convolution; `gate` is what its ReLU let through."""
+    """Compute the gradient of the last convolution; `gate` is what its ReLU let through."""
     images, features, rows, columns = len(gate), gate[0].numel(), 64, 256
     g, grid = torch.empty_like(gate), (triton.cdiv(features, columns), triton.cdiv(images, rows))
     top_gradient[grid](outer, head, gate, g, images, features, C=len(head), ROWS=rows, COLUMNS=columns)
@@ -102,7 +102,7 @@ def _top(outer: Tensor, head: Tensor, gate: Tensor) -> Tensor:
 
 
 def _back(g: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
-    """The gradient below a convolution; `gate` is what the ReLU there let through."""
+    """Compute the gradient below a convolution; `gate` is what the ReLU there let through."""
     (images, height, width, out), few = g.shape, gate.shape[3]
     below, pixels = torch.empty_like(gate), images * height * width
     rows, warps, stages = CONVOLVE[out, few]
@@ -113,7 +113,7 @@ def _back(g: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
 
 
 def _weights_back(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of a convolution's weight and bias, as the parameters are shaped."""
+    """Compute the gradients of a convolution's weight and bias, in the shapes of the parameters."""
     (images, height, width, few), out = x.shape, g.shape[3]
     rows, warps, stages, chunks = WEIGHTS[few, out] if few >= 16 else FEW
     pixels, size = images * height * width, out * 9 * few
@@ -130,7 +130,7 @@ def _weights_back(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def network(model: nn.Sequential, x: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """What `model`, one of `models.CNN`, gives for images (images, channels, height, width)."""
+    """Return the outputs of `model`, one of `models.CNN`, for images (images, channels, height, width)."""
     return _Network.apply(x, dtype, *model.parameters())
 
 
@@ -142,7 +142,7 @@ def network(model: nn.Sequential, x: Tensor, dtype: torch.dtype = torch.bfloat16
 
 @triton.jit
 def _taps(pixel, tap, num_pixels, H: tl.constexpr, W: tl.constexpr):
-    """The pixels that the tap of a 3x3 window sees from these, and whether they lie in the image."""
+    """Return the pixels that the tap of a 3x3 window sees from these, and whether they lie in the image."""
     y, x = pixel // W % H + tap // 3 - 1, pixel % W + tap % 3 - 1
     inside = (y >= 0) & (y < H) & (x >= 0) & (x < W) & (pixel < num_pixels)
     return pixel + (tap // 3 - 1) * W + tap % 3 - 1, inside
@@ -150,7 +150,7 @@ def _taps(pixel, tap, num_pixels, H: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def _seen(source, pixel, tap, num_pixels, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr):
-    """What a tap of the window sees from these pixels, (pixels, in); zero outside the image."""
+    """Return what a tap of the window sees from these pixels, (pixels, in); zero outside the image."""
     place, inside = _taps(pixel, tap, num_pixels, H, W)
     return tl.load(source + place[:, None] * IN + tl.arange(0, IN)[None, :], mask=inside[:, None], other=0.0)
 
@@ -193,7 +193,7 @@ def convolve(
 
 @triton.jit
 def _window(source, pixel, num_pixels, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, K: tl.constexpr):
-    """The whole 3x3 windows of few channels, (pixels, K); the columns from 9 * IN on are zero."""
+    """Return the whole 3x3 windows of few channels, (pixels, K); the columns from 9 * IN on are zero."""
     k = tl.arange(0, K)
     seen, inside = _taps(pixel[:, None], (k // IN)[None, :], num_pixels, H, W)
     return tl.load(source + seen * IN + (k % IN)[None, :], mask=inside & (k < 9 * IN)[None, :], other=0.0)
@@ -213,7 +213,7 @@ def convolve_few(
     K: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """ReLU of the first convolution, whose few channels make one product of the whole window."""
+    """Compute the ReLU of the first convolution as one product of the whole window of few channels."""
     pixel = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     k, o = tl.arange(0, K), tl.arange(0, OUT)
     x = _window(source, pixel, num_pixels, H, W, IN, K)
@@ -225,7 +225,7 @@ def convolve_few(
 
 @triton.jit
 def _gradient(gradient, pixel, num_pixels, OUT: tl.constexpr, WIDE: tl.constexpr):
-    """The gradient of these pixels, turned, (wide, pixels); zeros fill it to a width that multiplies fast."""
+    """Return the transposed gradient of these pixels, (wide, pixels), padded with zeros for speed."""
     o = tl.arange(0, WIDE)
     real = (pixel < num_pixels)[:, None] & (o < OUT)[None, :]
     return tl.trans(tl.load(gradient + pixel[:, None] * OUT + o[None, :], mask=real, other=0.0))
@@ -233,7 +233,7 @@ def _gradient(gradient, pixel, num_pixels, OUT: tl.constexpr, WIDE: tl.constexpr
 
 @triton.jit
 def _one(rows: tl.constexpr, dtype: tl.constexpr):
-    """A matrix (rows, 16) whose first column is one and the others zero: a product with it sums rows."""
+    """Return a matrix (rows, 16) with ones in the first column and zeros elsewhere, which sums rows."""
     return tl.where(tl.arange(0, 16)[None, :] + tl.zeros((rows, 16), tl.int32) == 0, 1.0, 0.0).to(dtype)
 
 
@@ -252,7 +252,7 @@ def weight_gradient(
     ROWS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """A chunk's part of the gradient, one tap of the window beside the other: each pixel is fetched once."""
+    """Compute a chunk's part of the gradient, with the taps side by side, so pixels are fetched once."""
     t0 = tl.zeros((WIDE, IN), tl.float32)
     t1 = tl.zeros((WIDE, IN), tl.float32)
     t2 = tl.zeros((WIDE, IN), tl.float32)
@@ -308,7 +308,7 @@ def weight_gradient_few(
     ROWS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """The same for the first convolution, the whole window at once."""
+    """Compute the weight gradient of the first convolution, the whole window at once."""
     weights, total = tl.zeros((OUT, K), tl.float32), tl.zeros((OUT, 16), tl.float32)
     one = _one(ROWS, source.dtype.element_ty)
     chunk = tl.program_id(0)
@@ -335,7 +335,7 @@ def top_gradient(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """outer @ weight, (images, C) @ (C, features), where the last ReLU lets it through."""
+    """Compute outer @ weight, (images, C) @ (C, features), where the last ReLU lets it through."""
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     c = tl.arange(0, C)

@@ -22,7 +22,7 @@ MOST_NAMES = 100_000  # of classes, and of groups
 
 
 class Items(Protocol):
-    """What a `torch.utils.data.Dataset` gives: one sample's input at a time."""
+    """The inputs of a `torch.utils.data.Dataset`, one sample at a time."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, row: int, /) -> Any: ...
@@ -30,7 +30,7 @@ class Items(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """What an objective sees of one step, on the training device."""
+    """The inputs of an objective in one step, on the training device."""
 
     x: Tensor  # (batch, …) as the model takes it: augmented and normalized
     y: Tensor  # (batch,) int64
@@ -102,7 +102,7 @@ class Split:
         return len(self.y)
 
     def take(self, indices: Balanced | Tensor | np.ndarray | Iterable[int]) -> Split:
-        """The samples at these positions, without copying data; remembers which rows are drawn copies."""
+        """Return the samples at these positions without copying data, and mark the rows that are copies."""
         chosen = torch.from_numpy(np.array(as_whole(_listed(indices), "indices")))
         if chosen.ndim != 1 or (len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(self)):
             raise ValueError(
@@ -123,12 +123,12 @@ class Split:
         )
 
     def without_groups(self) -> Split:
-        """The same samples with the group annotations hidden."""
+        """Return the same samples with the group annotations hidden."""
         return dataclasses.replace(self, group=None)
 
 
 def _storage(x: Any) -> Any:
-    """Inputs as torch can take them, or a sentence on why not; a dataset is left as it is."""
+    """Return inputs in a form that torch can take, or raise; a dataset is left as it is."""
     if isinstance(x, (list, np.ndarray)) and not (isinstance(x, np.ndarray) and x.dtype.isnative and x.ndim):
         x = as_numpy(x, "x")
     if isinstance(x, (Tensor, np.ndarray)):
@@ -143,7 +143,7 @@ def _storage(x: Any) -> Any:
 
 
 def _whole(values: Any, name: str) -> np.ndarray:
-    """Labels: whole numbers, of which truth values are two."""
+    """Convert labels to whole numbers; truth values become 0 and 1."""
     array = as_numpy(values, name)
     return array.astype(np.int64) if array.dtype.kind == "b" else as_whole(array, name)
 
@@ -154,7 +154,7 @@ def _listed(indices: Any) -> Any:
 
 
 def image_decoder() -> str:
-    """The library that decodes JPEG files, and its version; the pixels depend on it."""
+    """Return the library that decodes JPEG files, and its version; the pixels depend on it."""
     from PIL import features  # only where images or records are made
 
     name = "libjpeg_turbo" if features.check_feature("libjpeg_turbo") else "jpg"
@@ -162,7 +162,7 @@ def image_decoder() -> str:
 
 
 def as_input(item: Any) -> Tensor:
-    """The input of a dataset's item, which may be (input, label, …) or the input alone."""
+    """Return the input of a dataset's item, which may be (input, label, …) or the input alone."""
     value = item[0] if isinstance(item, (tuple, list)) else item
     return value if isinstance(value, Tensor) else torch.tensor(value)  # a copy: mapped arrays are read-only
 
@@ -237,13 +237,13 @@ class Task:
         return len(self.class_names)
 
     def without_groups(self, but: tuple[str, ...] = ()) -> Task:
-        """What a method sees: no groups, but those of the splits that it needs; the scoring weights stay."""
+        """Return the task that a method sees: only groups of splits in `but`; the scoring weights stay."""
         hidden = [name for name in ("train", "val", "test") if name not in but]
         return dataclasses.replace(self, **{name: getattr(self, name).without_groups() for name in hidden})
 
 
 def content_of(split: Split) -> list[Tensor | np.ndarray | str]:
-    """The inputs that a checksum covers: all of an array, 64 items of a dataset."""
+    """Return the inputs that a checksum covers: all of an array, 64 items of a dataset."""
     if isinstance(split.x, (Tensor, np.ndarray)):
         return [split.x]
     if hasattr(split.x, "content"):  # a dataset that gives all of it
@@ -280,7 +280,7 @@ def fixed_randomness(seed: int = 0) -> Iterator[None]:
 
 
 def checksum(*parts: np.ndarray | Tensor | str) -> str:
-    """A short digest of arrays and strings: dtype, shape and every value count."""
+    """Return a short digest of arrays and strings: dtype, shape and every value count."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):
@@ -293,7 +293,7 @@ def checksum(*parts: np.ndarray | Tensor | str) -> str:
 
 
 def training_weights(train: Tensor, other: Tensor, num_groups: int) -> Tensor:
-    """Per-sample weights that restate a split's groups in the training split's proportions.
+    """Return per-sample weights that restate a split's groups in the training split's proportions.
 
     >>> training_weights(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1]), 2).tolist()
     [1.5, 0.5]
@@ -306,7 +306,7 @@ def training_weights(train: Tensor, other: Tensor, num_groups: int) -> Tensor:
 
 
 def reweighted(split: Split, train: Split) -> Split:
-    """The split with weights that restate it in the training groups' proportions, where there are groups."""
+    """Return the split with weights that restate it in the training groups' proportions, if any."""
     if split.group is None or train.group is None:
         return split
     num_groups = int(torch.cat([train.group, split.group]).max()) + 1
@@ -314,7 +314,7 @@ def reweighted(split: Split, train: Split) -> Split:
 
 
 def limited(task: Task, limit: int) -> Task:
-    """At most `limit` samples of each split; classes and groups keep their shares as far as possible.
+    """Return at most `limit` samples of each split; shares of classes and groups are kept if possible.
 
     Every class keeps at least one sample where the limit allows it. Weights are made again, from the
     training samples that are left.
@@ -344,7 +344,7 @@ def _smaller(split: Split, limit: int) -> Split:
 
 
 def shares(counts: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers in the proportions of `counts` that add up to `total`, each at least 1 if possible.
+    """Return whole numbers in proportion to `counts` that sum to `total`, each at least 1 if possible.
 
     >>> shares(np.array([970, 30]), 10).tolist()
     [9, 1]

@@ -73,12 +73,12 @@ class SparseRows:
         return torch.from_numpy(self.matrix[row].toarray()[0]).float()
 
     def content(self) -> tuple[np.ndarray, ...]:
-        """All of it, for checksums."""
+        """Return the whole content, for checksums."""
         return self.matrix.data, self.matrix.indices, self.matrix.indptr
 
 
 def matrix(run: Run, split: Split) -> Any:
-    """The rows as an estimator takes them: (samples, features) float64, or a sparse matrix."""
+    """Return the rows as an estimator takes them: (samples, features) float64, or a sparse matrix."""
     if isinstance(split.x, SparseRows):
         return split.x.matrix[split.rows.numpy()]
     return np.concatenate([batch.x.flatten(1).double().cpu().numpy() for batch in run.batches(split)])
@@ -107,7 +107,7 @@ class EstimatorModel(nn.Module):
         return self.of_rows(x.detach().flatten(1).double().cpu().numpy()).to(x.device)
 
     def of_rows(self, rows: Any) -> Tensor:
-        """Log probabilities, (rows, classes) float32, of an array or a sparse matrix."""
+        """Return log probabilities, (rows, classes) float32, of an array or a sparse matrix."""
         arrays = self._arrays()
         if self.estimator is not None:
             given = probabilities(self.estimator, rows)
@@ -120,7 +120,7 @@ class EstimatorModel(nn.Module):
         return torch.from_numpy(np.log(every.clip(1e-7, 1))).float()
 
     def as_linear(self) -> nn.Linear:
-        """A linear model as a layer, to be put on a network with `replace_head`."""
+        """Convert a linear model to a layer for `replace_head`."""
         arrays = self._arrays()
         if "weight" not in arrays or arrays["one_against_all"]:
             raise ValueError("only a linear model whose scores are logits is a linear layer; fit another one")
@@ -140,12 +140,12 @@ class EstimatorModel(nn.Module):
 
 
 def empty(tensors: Mapping[str, Tensor], num_classes: int) -> EstimatorModel:
-    """A model that has room for these tensors."""
+    """Return a model that has room for these tensors."""
     return EstimatorModel({name: torch.zeros_like(each) for name, each in tensors.items()}, num_classes)
 
 
 def balances_by_weight(estimator: Any) -> bool:
-    """Whether a minority is given more weight; else its rows are repeated.
+    """Return whether a minority is given more weight; else its rows are repeated.
 
     With `partial_fit`, a weight of 20 would be a step 20 times as long.
     """
@@ -156,7 +156,7 @@ def balances_by_weight(estimator: Any) -> bool:
 
 
 def arrays_of(estimator: Any, x: Any) -> dict[str, np.ndarray] | None:
-    """A fitted classifier as arrays that give the same probabilities, or None for unsupported kinds."""
+    """Convert a fitted classifier to arrays with the same probabilities, or None if unsupported."""
     x = x[np.unique(np.linspace(0, x.shape[0] - 1, MOST_CHECKED).astype(int))]
     expected = probabilities(estimator, x)
     for arrays in (*_trees(estimator), *_linear(estimator, x.shape[1])):
@@ -167,7 +167,7 @@ def arrays_of(estimator: Any, x: Any) -> dict[str, np.ndarray] | None:
 
 
 def from_arrays(arrays: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
-    """Probabilities of the classes that were trained on, (rows, classes)."""
+    """Return probabilities of the classes that were trained on, (rows, classes)."""
     if "roots" in arrays:
         return softmax(tree_scores(arrays, x))
     scores = x @ arrays["weight"].T + arrays["intercept"]
@@ -184,7 +184,7 @@ def _trees(estimator: Any) -> Iterator[dict[str, np.ndarray]]:
 
 
 def _plain_codes(estimator: Any) -> bool:
-    """Whether its categories are the numbers 0, 1, … in the first columns."""
+    """Return whether its categories are the numbers 0, 1, … in the first columns."""
     categorical = estimator.is_categorical_
     if categorical is None or not categorical.any():
         return True
@@ -196,7 +196,7 @@ def _plain_codes(estimator: Any) -> bool:
 
 
 def _linear(estimator: Any, num_features: int) -> Iterator[dict[str, np.ndarray]]:
-    """What its decision values say of each feature alone, which is all if they are linear."""
+    """Yield candidates for the weights of a linear model, from its attributes or decision values."""
     if hasattr(estimator, "coef_") and hasattr(estimator, "intercept_"):
         weight, intercept = np.asarray(estimator.coef_), np.asarray(estimator.intercept_)
         weight = weight.reshape(-1, num_features)
@@ -216,7 +216,7 @@ def _linear(estimator: Any, num_features: int) -> Iterator[dict[str, np.ndarray]
 
 
 def tree_arrays(model: Any) -> dict[str, np.ndarray]:
-    """The trees of a HistGradientBoostingClassifier, whose nodes are numbered through all of them."""
+    """Return the trees of a HistGradientBoostingClassifier, whose nodes are numbered through all of them."""
     trees = [tree for stage in model._predictors for tree in stage]
     sets = [tree.raw_left_cat_bitsets.reshape(-1, 8).astype(np.int64) for tree in trees]
     firsts = np.cumsum([0, *(len(each) for each in sets)])
@@ -233,7 +233,7 @@ def tree_arrays(model: Any) -> dict[str, np.ndarray]:
 
 
 def tree_scores(arrays: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
-    """(rows, classes) log odds: every row falls through all trees, whose leaves add up."""
+    """Return log odds, (rows, classes): the sum of the leaves that each row reaches in all trees."""
     scores = np.tile(arrays["start"], (len(x), 1))
     for number, root in enumerate(arrays["roots"].tolist()):
         scores[:, number % scores.shape[1]] += _leaves(arrays, root, x)
@@ -241,7 +241,7 @@ def tree_scores(arrays: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
 
 
 def _leaves(arrays: Mapping[str, np.ndarray], root: int, x: np.ndarray) -> np.ndarray:
-    """What one tree says of every row, (rows,)."""
+    """Return one tree's value for every row, (rows,)."""
     at = np.full(len(x), root)
     for _ in range(len(arrays["left"])):  # a damaged tree may run in circles
         inner = np.flatnonzero(arrays["leaf"][at] == 0)
@@ -268,7 +268,7 @@ class EstimatorFit(Fit):
     """A classifier as its training left it."""
 
     def predict_logits(self, x: np.ndarray) -> np.ndarray:
-        """Log probabilities, (rows, classes) float32, of rows such as it was trained on."""
+        """Return log probabilities, (rows, classes) float32, of rows such as it was trained on."""
         outputs: np.ndarray = self.model(torch.from_numpy(np.asarray(x, dtype=np.float32))).numpy()
         return outputs
 
@@ -302,7 +302,7 @@ class EstimatorStage:
             check_unused(run, self.name, self.folder, (estimator,), "estimator")
 
     def _content(self) -> dict[str, Any]:
-        """What the key of the stage hashes."""
+        """Return the content that the key of the stage hashes."""
         run, preparation = self.run, self.run.preparation
         return {
             **({"inputs": preparation} if preparation else {}),

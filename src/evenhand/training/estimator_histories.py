@@ -30,7 +30,7 @@ _TOLERANCE, _PATIENCE = 1e-4, 5  # where an estimator with partial_fit has no st
 
 
 def training_of(estimator: Any) -> Training | None:
-    """The way in which this estimator's training can be recorded, if there is one."""
+    """Return the way in which this estimator's training can be recorded, if there is one."""
     makers = {kind.__module__.split(".")[0] for kind in type(estimator).__mro__}
     parameters = estimator.get_params() if hasattr(estimator, "get_params") else {}
     if "lightgbm" in makers:
@@ -73,7 +73,7 @@ def check(estimator: Any, *, record: bool) -> None:
 
 
 def seeded(estimator: Any, seed: int) -> Any:
-    """A fresh copy of an estimator, each `random_state` of which that is None is the seed."""
+    """Return an unfitted copy of an estimator with the seed for each `random_state` that is None."""
     copied = clone(estimator)
     parameters = copied.get_params(deep=True).items()
     unset = [key for key, value in parameters if value is None and key.endswith("random_state")]
@@ -81,7 +81,7 @@ def seeded(estimator: Any, seed: int) -> Any:
 
 
 def losses_of(probabilities: Array, position: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Negative log probability of each sample's own class, (samples,); `position`: its column.
+    """Return the negative log probability of each sample's class, (samples,); `position`: its column.
 
     >>> [f"{loss:.2f}" for loss in losses_of(np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([0, 1]))]
     ['0.69', '0.22']
@@ -92,7 +92,7 @@ def losses_of(probabilities: Array, position: npt.NDArray[np.int64]) -> npt.NDAr
 
 
 def softmax(values: Array) -> Array:
-    """Probabilities, (samples, classes), from decision values; (samples,) of them are log odds."""
+    """Return probabilities, (samples, classes), of decision values; values (samples,) are log odds."""
     if values.ndim == 1 or values.shape[1] == 1:
         values = np.stack([np.zeros(len(values)), values.reshape(-1)], axis=1)
     values = np.exp(values - values.max(axis=1, keepdims=True))
@@ -101,7 +101,7 @@ def softmax(values: Array) -> Array:
 
 
 def probabilities(estimator: Any, x: Any) -> Array:
-    """What the estimator says of every class; decision values stand for logits where it has no more."""
+    """Return the estimator's class probabilities, or its decision values as logits if it has none."""
     if hasattr(estimator, "predict_proba"):
         return np.asarray(estimator.predict_proba(x))
     return softmax(np.asarray(estimator.decision_function(x)))
@@ -113,14 +113,14 @@ def fit(estimator: Any, x: Any, y: Array, weight: Array | None) -> None:
 
 
 def _points(count: int, most: int) -> list[int]:
-    """At most so many of 1 … count, evenly spread, the last among them."""
+    """Return at most so many of 1 … count, evenly spread, including the last."""
     return [int(point) for point in np.unique(np.linspace(1, count, min(count, most)).round())]
 
 
 def _staged(
     estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
 ) -> Scores:
-    """scikit-learn's boosting: one fit, then what it predicted after its rounds."""
+    """Fit scikit-learn's boosting once, and yield its predictions after its rounds."""
     fit(estimator, inputs[0], y, weight)
     rounds = getattr(estimator, "n_iter_", None) or len(estimator.estimators_)
     keep = set(_points(int(rounds), epochs or _MOST_POINTS))
@@ -137,7 +137,7 @@ def _staged(
 def _lightgbm(
     estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
 ) -> Scores:
-    """One fit, then its trees added up: every tree is asked once."""
+    """Fit once, then add up the trees, each of which is evaluated once."""
     fit(estimator, inputs[0], y, weight)
     first, totals = 0, [0.0] * len(inputs)
     rounds = estimator.best_iteration_ or estimator.booster_.current_iteration()
@@ -151,7 +151,7 @@ def _lightgbm(
 def _xgboost(
     estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
 ) -> Scores:
-    """One fit, then its trees on top of the margin so far: every tree is asked once."""
+    """Fit once, then add the trees to the margin, each of which is evaluated once."""
     fit(estimator, inputs[0], y, weight)
     first, margins = 0, [None] * len(inputs)
     for point in _points(estimator.get_booster().num_boosted_rounds(), epochs or _MOST_POINTS):
@@ -166,7 +166,7 @@ def _xgboost(
 def _epochs(
     estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
 ) -> Scores:
-    """One `partial_fit` an epoch, on shuffled rows; without `epochs`, until the loss falls no further."""
+    """Call `partial_fit` once an epoch on shuffled rows; without `epochs`, until the loss stops falling."""
     classes, position = np.unique(y, return_inverse=True)
     settings = _prepare_for_epochs(estimator, classes, y)
     most = epochs or min(settings.get("max_iter") or _MOST_POINTS, _MOST_POINTS)
@@ -208,7 +208,7 @@ def _prepare_for_epochs(estimator: Any, classes: Array, y: Array) -> dict[str, A
 def _warm_start(
     estimator: Any, inputs: Inputs, y: Array, weight: Array | None, epochs: int | None, seed: int
 ) -> Scores:
-    """Trees, or iterations, a few more at every stage; the last stage has all iterations to converge."""
+    """Add a few trees or iterations at every stage; the last stage has all iterations to converge."""
     settings = estimator.get_params()
     name = "n_estimators" if "n_estimators" in settings else "max_iter"
     most = settings[name] if isinstance(settings[name], int) and settings[name] > 0 else _MOST_POINTS
@@ -226,11 +226,11 @@ def _warm_start(
 
 
 def learns_by_steps(estimator: Any) -> bool:
-    """Whether it is trained by `partial_fit`, one epoch at a time."""
+    """Return whether it is trained by `partial_fit`, one epoch at a time."""
     return training_of(estimator) is _epochs
 
 
 def takes_weights(estimator: Any) -> bool:
-    """Whether both of its trainings, the recorded one and the second, take sample weights."""
+    """Return whether both of its trainings, the recorded one and the second, take sample weights."""
     recorded = estimator.partial_fit if learns_by_steps(estimator) else estimator.fit
     return all("sample_weight" in signature(train).parameters for train in (recorded, estimator.fit))

@@ -114,7 +114,7 @@ def _logged(path: Path) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _threads(task: Task, recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """Small steps on one thread: a second gains a third when its core is idle, and costs minutes when not."""
+    """Run small steps on one thread, since a second one gains little and can cost minutes."""
     before = torch.get_num_threads()
     example = as_input(task.train.x[int(task.train.rows[0])])
     is_tokens = not example.is_floating_point() and example.dtype != torch.uint8  # each becomes a vector
@@ -209,7 +209,7 @@ def _check_rebuilt(run: Run, identity: Identity, model: nn.Module, weights: dict
 
 
 def _identification(run: Run, task: Task) -> dict[str, float | None] | None:
-    """How well the method's pseudo-groups match the true ones, where both exist."""
+    """Return how well the method's pseudo-groups match the true ones, if both exist."""
     if run.partition is None or task.train.group is None or not task.conflicting:
         return None
     conflicting = np.isin(task.train.group.numpy(), sorted(task.conflicting))
@@ -217,7 +217,7 @@ def _identification(run: Run, task: Task) -> dict[str, float | None] | None:
 
 
 def _npz(predictions: dict[str, torch.Tensor]) -> bytes:
-    """Predicted classes, the probability of each, and the logits, for val and test."""
+    """Return predicted classes, their probabilities, and the logits, for val and test."""
     arrays: dict[str, Any] = {}
     for name, outputs in predictions.items():
         confidence, label = outputs.softmax(1).max(1)
@@ -230,7 +230,7 @@ def _npz(predictions: dict[str, torch.Tensor]) -> bytes:
 
 
 def _inputs(task: Task) -> dict[str, Any]:
-    """What the model takes and gives, so that it can be used without the data that it learned from."""
+    """Return the model's input and output formats, so that it can be used without its training data."""
     example = as_input(task.train.x[int(task.train.rows[0])])
     return {
         "shape": list(example.shape),
@@ -243,7 +243,7 @@ def _inputs(task: Task) -> dict[str, Any]:
 
 
 def _versions(device: torch.device) -> dict[str, str]:
-    """What the numbers were made with; never part of a key."""
+    """Return the versions behind the numbers, which are never part of a key."""
     versions = {
         "evenhand": evenhand.__version__,
         "python": platform.python_version(),
@@ -259,7 +259,7 @@ def _versions(device: torch.device) -> dict[str, str]:
 
 
 def _commit(folder: Path) -> str:
-    """The commit of evenhand's own checkout, with "+" if its source was changed since; empty without git."""
+    """Return the commit of evenhand's checkout, with "+" if the source has changed; empty without git."""
     if not (folder / ".git").exists():
         return ""
     git = ["git", "-C", str(folder), "--no-optional-locks"]
@@ -277,7 +277,7 @@ def _commit(folder: Path) -> str:
 
 
 def score(split: Split, predictions: npt.NDArray[np.int64], task: Task) -> dict[str, Any]:
-    """Accuracies of one split; where there are no groups, the worst class stands for the worst group."""
+    """Return the accuracies of one split; without groups, the worst class replaces the worst group."""
     correct = predictions == split.y.numpy()
     classes = _parts(correct, split.y.numpy(), task.class_names)
     groups = None if split.group is None else _parts(correct, split.group.numpy(), task.group_names)
@@ -300,7 +300,7 @@ def score(split: Split, predictions: npt.NDArray[np.int64], task: Task) -> dict[
 def _parts(
     correct: npt.NDArray[np.bool_], part: npt.NDArray[np.int64], names: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """Accuracy, size and 95% interval of every group (or class) that has samples."""
+    """Return accuracy, size and 95% interval of every group (or class) that has samples."""
     counts = np.bincount(part, minlength=len(names))
     hits = np.bincount(part, weights=correct, minlength=len(names)).astype(int)
     return [
@@ -315,7 +315,7 @@ def _parts(
 
 
 def dynamics(fits: Mapping[str, Fit], partition: Partition | None, task: Task) -> dict[str, Any] | None:
-    """Curves of every recorded training and the make-up of the clusters; None where nothing conflicts.
+    """Return curves of every recorded training and the cluster make-up; None if nothing conflicts.
 
     For tables and figures only.
     """
@@ -333,12 +333,12 @@ def dynamics(fits: Mapping[str, Fit], partition: Partition | None, task: Task) -
 
 
 def has_conflicts(task: Task) -> bool:
-    """Whether it is known which training and validation samples break the shortcut."""
+    """Return whether it is known which training and validation samples break the shortcut."""
     return task.train.group is not None and task.val.group is not None and bool(task.conflicting)
 
 
 def _curves(hits: np.ndarray, losses: np.ndarray, split: Split, task: Task) -> dict[str, Any]:
-    """Accuracy and mean loss of aligned and of conflicting samples after every epoch."""
+    """Return accuracy and mean loss of aligned and of conflicting samples after every epoch."""
     conflicting = _conflicting(split, task)
     return {
         name: {
@@ -351,7 +351,7 @@ def _curves(hits: np.ndarray, losses: np.ndarray, split: Split, task: Task) -> d
 
 
 def _clusters(partition: Partition, task: Task) -> list[dict[str, Any]]:
-    """Size of each class's clusters, and how many of their samples conflict."""
+    """Return the size of each class's clusters, and how many of their samples conflict."""
     conflicting = _conflicting(task.train, task)
     cells = []
     for label in partition.classes.tolist():

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 def autocast(recipe: Recipe, device: torch.device, **options: bool) -> torch.autocast:
-    """bf16 arithmetic where the recipe asks for it."""
+    """Return a context of bf16 arithmetic, if the recipe asks for it."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.precision == "bf16", **options)
 
 
 def eval_batch_size(recipe: Recipe) -> int:
-    """How many samples are evaluated at a time."""
+    """Return how many samples are evaluated at a time."""
     return max(recipe.batch_size, 256)
 
 
 @torch.no_grad()
 def logits(model: nn.Module, batches: Batches, recipe: Recipe) -> Tensor:
-    """The model's outputs for every row, in order and in evaluation mode: (samples, classes) float32.
+    """Return the model's outputs for every row, in order and in evaluation mode: (samples, classes) float32.
 
     Ranks share the batches out among them, and all get all outputs.
     """
@@ -53,7 +53,7 @@ def logits(model: nn.Module, batches: Batches, recipe: Recipe) -> Tensor:
 
 @torch.no_grad()
 def features(model: nn.Module, batches: Batches, recipe: Recipe) -> Iterator[np.ndarray]:
-    """What the model gives to its head for every row, in order and in evaluation mode, a few batches a time.
+    """Yield the inputs of the model's head for every row, in order and in evaluation mode.
 
     (rows, dimensions) float32 each, so that features larger than memory can be written. Ranks share the
     batches out among them, and all get all features.
@@ -75,7 +75,7 @@ def features(model: nn.Module, batches: Batches, recipe: Recipe) -> Iterator[np.
 
 
 def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:
-    """Every sample's loss, whether it is classified correctly, and its outputs; the last on the device."""
+    """Return every sample's loss, whether it is correct, and its outputs, which stay on the device."""
     outputs = logits(model, batches, recipe)
     labels = batches.split.y.to(outputs.device)
     losses = F.cross_entropy(outputs, labels, reduction="none")
@@ -83,14 +83,14 @@ def evaluate(model: nn.Module, batches: Batches, recipe: Recipe) -> tuple[Tensor
 
 
 def weighted_mean(correct: Tensor, weight: Tensor | None) -> float:
-    """Accuracy, each sample counting with its weight."""
+    """Return the accuracy, with each sample weighted by its weight."""
     if weight is None:
         return correct.double().mean().item()
     return ((correct.double() * weight).sum() / weight.double().sum()).item()
 
 
 def standard_error(correct: Tensor, weight: Tensor | None) -> float:
-    """The standard error of a weighted accuracy.
+    """Return the standard error of a weighted accuracy.
 
     >>> standard_error(torch.tensor([True, True, False, False]), None)
     0.25
@@ -118,7 +118,7 @@ def fast_forward(
     resident: bool,
     known: bool,
 ) -> Forward:
-    """The model's forward pass for batches of one size, each followed by its backward pass.
+    """Return the model's forward pass for batches of one size, each followed by its backward pass.
 
     `compiled`: as the arithmetic was resolved. `steps`: how many a whole training may take. `resident`: no
     thread fetches data meanwhile, which capturing does not bear. `known`: a network of ours or torchvision's;
@@ -193,7 +193,7 @@ class Graphed:
 
 
 def saliency(model: nn.Module, batches: Iterable[Batch], layer: str = "") -> np.ndarray:
-    """A map of the predicted class for every image, at the layer's resolution: (samples, height, width).
+    """Return a map of each image's predicted class at the layer's resolution: (samples, height, width).
 
     Every map is scaled to 0..1 by its own extremes; one that is the same everywhere becomes zero.
     """
@@ -208,7 +208,7 @@ def saliency(model: nn.Module, batches: Iterable[Batch], layer: str = "") -> np.
 
 
 def xgradcam(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
-    """XGradCAM of each image's predicted class, (batch, height, width), not scaled.
+    """Return XGradCAM of each image's predicted class, (batch, height, width), not scaled.
 
     Channel k weighs sum(gradient_k x activation_k) / sum(activation_k); the map is the positive part of the
     weighed sum of the activations. The model must be in evaluation mode, where no image affects another.
@@ -233,7 +233,7 @@ def xgradcam(model: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def find_layer(model: nn.Module, x: Tensor, name: str = "") -> nn.Module:
-    """The layer of this name, or the last one whose maps are as large as the last convolution's.
+    """Return the layer of this name, or the last one whose maps are as large as the last convolution's.
 
     That is the activation that follows the last convolution, or the residual block that ends with it.
     """

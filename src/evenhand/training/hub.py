@@ -31,12 +31,12 @@ Build = Callable[[int], nn.Module]
 
 
 def is_ours(name: str) -> bool:
-    """Whether this file makes the model of this name."""
+    """Return whether this file makes the model of this name."""
     return name.startswith((TIMM, HUB))
 
 
 def builder(name: str, shape: tuple[int, ...], *, pretrained: bool) -> Build:
-    """A function that makes the model for a number of classes.
+    """Return a function that makes the model for a number of classes.
 
     With `pretrained`, a folder in the layout of transformers gets its weights here. Weights of other models
     are in the file that `find_weights` names. Raises ValueError for an unknown model or an unfit folder.
@@ -76,13 +76,13 @@ def check_weights(name: str, weights: str | None) -> None:
 
 
 def loads_itself(name: str, weights: str) -> bool:
-    """Whether `builder` loads these weights."""
+    """Return whether `builder` loads these weights."""
     folder = Path(name.removeprefix(HUB))
     return name.startswith(HUB) and weights == "pretrained" and not _architecture(folder)
 
 
 def find_weights(name: str) -> Path:
-    """The local file of pretrained weights.
+    """Return the local file of pretrained weights.
 
     A timm model's file is looked for in `$EVENHAND_WEIGHTS` (a file, or a folder with
     `<name>*.safetensors`), then in the cache of the Hugging Face Hub, and is downloaded otherwise.
@@ -127,7 +127,7 @@ def _from_hub(name: str, repository: str) -> Path:
 
 
 def head_prefixes(model: nn.Module) -> tuple[str, ...]:
-    """How the names of the parameters of a timm model's last layers begin."""
+    """Return how the names of the parameters of a timm model's last layers begin."""
     names = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
     return tuple(f"{name}." for name in ([names] if isinstance(names, str) else names))
 
@@ -168,7 +168,7 @@ def _timm_builder(architecture: str, shape: tuple[int, ...]) -> Build:
 
 
 def _architecture(folder: Path) -> str:
-    """The name that a folder in timm's layout gives to its model; empty in the layout of transformers."""
+    """Return the model name of a folder in timm's layout; empty in the layout of transformers."""
     content = read_checked(folder / "config.json", {}, "the settings of a model")
     name = content.get("architecture")
     arguments = content.get("model_args") or {}
@@ -238,7 +238,7 @@ def _transformers_model(
 
 
 def load_pretrained(auto: Any, folder: Path, config: Any) -> tuple[Any, list[str]]:
-    """A model with the weights of a folder, and the names of the parameters that the folder lacks."""
+    """Return a model with the weights of a folder, and the names of the parameters that it lacks."""
     model, found = auto.from_pretrained(
         folder,
         config=config,
@@ -271,7 +271,7 @@ def _keep_head(fresh_model: nn.Module, loaded: nn.Module) -> None:
 
 
 def transformers() -> Any:
-    """The library; ImportError with the command that installs it where it is missing."""
+    """Import the library, or raise ImportError with the command that installs it."""
     try:
         return importlib.import_module("transformers")
     except ImportError as error:
@@ -303,7 +303,7 @@ def reading(library: Any, folder: Path, what: str) -> Iterator[None]:
 
 
 def check(folder: Path) -> bool:
-    """Whether a folder holds weights.
+    """Return whether a folder holds weights.
 
     Raises ValueError for a folder that holds no model, weights in another format than safetensors, or a
     model that would need code of others to run.
@@ -348,7 +348,7 @@ def _check_config(config: Any, folder: Path) -> None:
 
 
 def digest(folder: Path) -> str:
-    """A digest of what a folder's model is made from: its settings and its weights."""
+    """Return a digest of a folder's model: its settings and its weights."""
     whole = hashlib.sha256()
     for file in (folder / "config.json", *sorted(folder.glob("*.safetensors"))):
         with file.open("rb") as content:

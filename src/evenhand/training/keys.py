@@ -37,7 +37,7 @@ _OF_EVERY_MODULE = {*vars(nn.Module())} - _HOOKS
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What changes the last bits of a training, and with them its later course.
+    """The settings that change the last bits of a training, and with them its later course.
 
     Neither the number of ranks, which come to the same up to rounding, nor CUDA graphs, which replay the same
     kernels, are part of it.
@@ -52,7 +52,7 @@ class Arithmetic:
 def resolve(
     task: Task, recipe: Recipe, device: torch.device, steps: int | None = None, *, own_model: bool = False
 ) -> Arithmetic:
-    """The arithmetic of a training, with all that was left to choose chosen.
+    """Return the arithmetic of a training, with every open choice made.
 
     `steps`: of the whole run, if this is one of its stages. By default those of a training on the task's own
     training set, so that all methods and stages of a comparison are computed alike. `own_model`: the network
@@ -83,7 +83,7 @@ def resolve(
 
 
 def num_steps(task: Task, recipe: Recipe) -> int:
-    """How many steps a training on the task's own training set may take."""
+    """Return the maximum number of steps of a training on the task's own training set."""
     return recipe.epochs * (len(task.train) // recipe.batch_size)
 
 
@@ -92,7 +92,7 @@ def num_steps(task: Task, recipe: Recipe) -> int:
 
 @dataclass(frozen=True)
 class Identity:
-    """A task, a method, its settings and a recipe, with all that was left to choose chosen."""
+    """A task, a method, its settings and a recipe, with every open choice made."""
 
     module: ModuleType
     settings: dict[str, Any]  # the method's own, where they differ from its defaults
@@ -100,7 +100,7 @@ class Identity:
     content: dict[str, Any]  # what the key hashes
 
     def folder(self, runs: str | Path, seed: int) -> Path:
-        """Where such a run is kept."""
+        """Return the folder of such a run."""
         name = f"{key_of(self.content)}-s{seed}"
         return Path(runs) / str(self.content["task"]) / str(self.content["method"]) / name
 
@@ -108,7 +108,7 @@ class Identity:
 def identify(
     task: Task, method: str, given: dict[str, Any], recipe: Recipe | None, device: torch.device
 ) -> Identity:
-    """The identity of a run; `given` are the method's settings and fields of the recipe."""
+    """Return the identity of a run; `given` are the method's settings and fields of the recipe."""
     module = plugins.load("evenhand.methods", method, "train")
     settings, changes = sort_settings(method, module, given)
     recipe = (recipe or task.recipe).replace(**changes)
@@ -126,7 +126,7 @@ def identify(
 
 
 def trained(task: Task, recipe: Recipe, arithmetic: Arithmetic, inputs: dict[str, Any]) -> dict[str, Any]:
-    """What decides the numbers of a run and of each of its trainings alike.
+    """Return what determines the numbers of a run and of each of its trainings.
 
     `inputs` is what `describe_inputs` gives for the task.
     """
@@ -170,7 +170,7 @@ def sort_settings(
 
 
 class Description:
-    """What a value is.
+    """The description of a value.
 
     - `content`: plain values, equal for equal values.
     - `complete`: whether they say all of it. They do not where it holds an object of an unknown kind.
@@ -218,7 +218,7 @@ class Description:
         return self._describe_object(value)
 
     def _describe_object(self, value: Any) -> Any:
-        """An instance by its class and its attributes; a network also by its weights."""
+        """Describe an instance by its class and its attributes; a network also by its weights."""
         if id(value) in self._objects:
             return f"object {list(self._objects).index(id(value))}"
         self._objects[id(value)] = value
@@ -242,7 +242,7 @@ class Description:
         return {**definition(value), "attributes": self._describe(found)}
 
     def _describe_function(self, function: Any) -> Any:
-        """A function or a class, with the values it closes over and its defaults that are plain or arrays.
+        """Describe a function or class, with its closure's values and its plain or array defaults.
 
         Other values, and the object of a bound method, are not described.
         """
@@ -264,7 +264,7 @@ class Description:
         return definition(function) | ({"values": self._describe(described)} if described else {})
 
     def _describe_estimator(self, estimator: Any) -> Any:
-        """The class, the version of its library, and its parameters."""
+        """Describe an estimator by its class, the version of its library, and its parameters."""
         package = sys.modules.get(type(estimator).__module__.partition(".")[0])
         library = str(getattr(package, "__version__", ""))
         self.ours = self.ours and bool(library)  # a user's class may read what its file does not show
@@ -276,7 +276,7 @@ class Description:
 
 
 def describe_callable(function: object) -> dict[str, Any]:
-    """An objective or a score by its name, the version of its module, and the arguments of a partial.
+    """Describe an objective or a score by its name, its module's version, and the arguments of a partial.
 
     A callable object is described by its attributes. The state of a module, and what a function closes over,
     are the run's own.
@@ -287,7 +287,7 @@ def describe_callable(function: object) -> dict[str, Any]:
 
 
 def is_named(function: object) -> bool:
-    """Whether a function is this package's own and means the same whenever it is named with its arguments."""
+    """Return whether a function is this package's own and is fully defined by its name and arguments."""
     if isinstance(function, nn.Module):
         return False
     description = Description(function)
@@ -295,13 +295,13 @@ def is_named(function: object) -> bool:
 
 
 def is_ours(function: Any) -> bool:
-    """Whether this is a function or a class of this package, under its own name."""
+    """Return whether this is a function or a class of this package, under its own name."""
     module, name = getattr(function, "__module__", "") or "", getattr(function, "__qualname__", "")
     return module.startswith("evenhand.") and getattr(sys.modules.get(module), name, None) is function
 
 
 def describe_inputs(task: Task) -> dict[str, Any]:
-    """What of a task, besides its data, decides the numbers: how inputs are prepared, and its own network."""
+    """Describe how a task prepares its inputs, and its own network; its data are not included."""
     given = {"mean": task.mean, "std": task.std, "augment": task.augment}
     parts = {name: Description(part).content for name, part in given.items() if part is not None}
     if task.make_model is not None:
@@ -311,6 +311,6 @@ def describe_inputs(task: Task) -> dict[str, Any]:
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:
-    """A tensor that numpy can read."""
+    """Return a tensor that numpy can read."""
     tensor = tensor.detach().cpu()
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor

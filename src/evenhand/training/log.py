@@ -26,7 +26,7 @@ note, detail = _log.info, _log.debug
 
 
 def printable(text: object) -> str:
-    """Names come from data; what could steer a terminal is shown as a question mark.
+    """Replace characters that could control a terminal with question marks; names come from data.
 
     >>> printable("a\\x1b[31mb")
     'a?[31mb'
@@ -92,16 +92,16 @@ class Silent:
     """Shows nothing; also the interface that the other two follow."""
 
     def start(self, title: str, *, epochs: int, samples: int, done: int = 0) -> None:
-        """A training of at most `epochs` epochs of `samples` samples begins, `done` epochs being there."""
+        """Begin a training of at most `epochs` epochs of `samples` samples, of which `done` are complete."""
 
     def advance(self, samples: int) -> None:
-        """One batch more has been issued to the device."""
+        """Count one more batch that was issued to the device."""
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """An epoch has ended with these figures."""
+        """End an epoch with these figures."""
 
     def finish(self, reason: str = "") -> None:
-        """The training has ended."""
+        """End the training."""
 
 
 class Lines(Silent):
@@ -203,13 +203,13 @@ class Notebook(Lines):
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook, which shows HTML."""
+    """Return whether this process is the kernel of a notebook, which shows HTML."""
     shell = sys.modules.get("IPython")
     return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
 def choose_progress(quiet: bool = False) -> Silent:
-    """Bars when a person watches standard error or a notebook, lines when not, nothing if `quiet`."""
+    """Choose bars for a person at standard error or a notebook, else lines; nothing if `quiet`."""
     if quiet:
         return Silent()
     if in_notebook():

@@ -91,12 +91,12 @@ class Training:
         return [parameter for parameters in self._parameter_groups().values() for parameter in parameters]
 
     def _parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """The weights that are trained: those of the model and of the objective."""
+        """Return the weights that are trained: those of the model and of the objective."""
         trained = self.model if self._head is None else self._head
         return {"model": [*trained.parameters()], "objective": [*self._objective_module.parameters()]}
 
     def _make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """One optimizer for all weights; where the objective makes the steps, one for each of its groups."""
+        """Make one optimizer for all weights, or one per group if the objective makes the steps."""
         if not self.stage.has_step:
             return {"model": make_optimizer(self._parameters(), self.recipe, self.device)}
         given = getattr(self.objective, "parameter_groups", None)
@@ -123,7 +123,7 @@ class Training:
     # -- state ---------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All that the next epoch depends on."""
+        """Return everything that the next epoch depends on."""
         ema = self.ema
         average = None if ema is None else {"model": ema.module.state_dict(), "taken": ema.taken}
         return {
@@ -171,7 +171,7 @@ class Training:
             self._load_optimizers(state)
 
     def _fits(self, state: dict[str, Any]) -> bool:
-        """Whether an optimizer's state is of the same kind as this training's, for as many weights."""
+        """Return whether an optimizer's state is of the same kind as this training's, for as many weights."""
 
         def kinds(groups: list[dict[str, Any]]) -> list[tuple[set[str], int]]:
             return [({*group}, len(group["params"])) for group in groups]
@@ -185,7 +185,7 @@ class Training:
                 part.load_state_dict(states[name] if self.stage.has_step else states)
 
     def _states(self, parts: Mapping[str, Any]) -> Any:
-        """What a checkpoint holds of the optimizers, or of their schedulers."""
+        """Return the states of the optimizers, or of their schedulers, for a checkpoint."""
         states = {name: part.state_dict() for name, part in parts.items()}
         return states if self.stage.has_step else states["model"]
 
@@ -206,7 +206,7 @@ class Training:
             save_checkpoint(self.folder / f"{name}.ckpt", state)
 
     def kept_weights(self, name: str) -> dict[str, Tensor]:
-        """The weights that a snapshot of this name holds."""
+        """Return the weights that a snapshot of this name holds."""
         return self.rules.best.get(name, self.ema_or_model.state_dict())
 
     # -- epochs --------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class Training:
         )
 
     def _order(self, generator: np.random.Generator) -> Tensor:
-        """Which rows this epoch visits: each once, or drawn with replacement by the given weights."""
+        """Return the rows that this epoch visits: each once, or a weighted draw with replacement."""
         num_rows = len(self.train.split)
         if self._cumulative is None:
             return torch.from_numpy(generator.permutation(num_rows))
@@ -373,7 +373,7 @@ class Training:
         self.progress.epoch(row)
 
     def _score(self, outputs: Tensor) -> float:
-        """What the method's own function says of the validation samples' outputs."""
+        """Return the method's own score of the validation samples' outputs."""
         assert self.stage.request.score is not None
         score = float(self.stage.request.score(outputs.float().cpu(), self.val.split))
         if not math.isfinite(score):
@@ -382,7 +382,7 @@ class Training:
 
 
 def make_optimizer(parameters: list[Any], recipe: Recipe, device: torch.device) -> torch.optim.Optimizer:
-    """Adam, or SGD with momentum; fused where the device has it."""
+    """Make Adam, or SGD with momentum; fused if the device supports it."""
     fused = True if device.type == "cuda" else None
     common: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay, "fused": fused}
     if recipe.optimizer == "adam":

@@ -28,7 +28,7 @@ HEADS = ("fc", "classifier", "head", "heads")  # what models call their last lay
 def make_model(
     name: str, *, shape: tuple[int, ...], num_classes: int, weights: str | None = None, seed: int = 0
 ) -> nn.Module:
-    """A model for inputs of one sample's `shape`, with one output per class.
+    """Make a model for inputs of one sample's `shape`, with one output per class.
 
     - `name`: cnn, mlp, linear, a torchvision model such as resnet18, a timm model such as timm:resnet18, or
       hub:FOLDER for a folder that timm or transformers has written. "package.module:function" names your
@@ -59,7 +59,7 @@ def make_model(
 
 
 def cnn(shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Six 3x3 convolutions with 16 16 32 32 64 64 channels, then one linear layer on the whole map."""
+    """Make six 3x3 convolutions with 16 16 32 32 64 64 channels, then a linear layer on the whole map."""
     channels, height, width = shape
     layers: list[nn.Module] = []
     for out in (16, 16, 32, 32, 64, 64):
@@ -69,7 +69,7 @@ def cnn(shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 class CNN(nn.Sequential):
-    """What `cnn` makes; on a GPU in bf16 it is computed by kernels of our own, which are faster."""
+    """The model that `cnn` makes; on a GPU in bf16 it is computed by our own kernels, which are faster."""
 
     kernels = True  # whether it may
 
@@ -80,7 +80,7 @@ class CNN(nn.Sequential):
         return outputs
 
     def _suits(self, x: Tensor) -> bool:
-        """Whether the kernels give all that is asked for: neither gradients of the input nor hooks."""
+        """Return whether the kernels give all that is asked for: neither gradients of the input nor hooks."""
         bf16 = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
         small = x.shape[1] <= 8 and x.shape[0] * x.shape[2] * x.shape[3] * 64 < 2**31
         last = self[-1]  # a head that a method has put there is asked itself
@@ -96,7 +96,7 @@ class CNN(nn.Sequential):
 
 @functools.cache
 def _network() -> Callable[..., Any] | None:
-    """The kernels, where there is a compiler for them."""
+    """Return the kernels, if there is a compiler for them."""
     if not has_triton():
         return None
     from evenhand.training.cnn import network
@@ -105,18 +105,18 @@ def _network() -> Callable[..., Any] | None:
 
 
 def mlp(shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """One hidden layer of 64 units, for tables."""
+    """Make a network with one hidden layer of 64 units, for tables."""
     num_features = int(torch.Size(shape).numel())
     return nn.Sequential(nn.Flatten(), nn.Linear(num_features, 64), nn.ReLU(), nn.Linear(64, num_classes))
 
 
 def linear(shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Logistic regression on the flattened input."""
+    """Make a logistic regression on the flattened input."""
     return nn.Sequential(nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), num_classes))
 
 
 def _builder(name: str, shape: tuple[int, ...], *, pretrained: bool = False) -> Callable[[int], nn.Module]:
-    """The function that makes the model from the number of classes; raises for unknown names."""
+    """Return the function that makes the model from the number of classes; raises for unknown names."""
     if hub.is_ours(name):
         return hub.builder(name, shape, pretrained=pretrained)
     check_name(name)
@@ -153,12 +153,12 @@ def check_name(name: str) -> None:
 
 
 def is_own(name: str) -> bool:
-    """Whether a name stands for a function of the user's, whose code runs when the model is made."""
+    """Return whether a name stands for a function of the user's, whose code runs when the model is made."""
     return ":" in name and not hub.is_ours(name)
 
 
 def own_function(name: str) -> Callable[..., Any]:
-    """The function that "package.module:function" names."""
+    """Return the function that "package.module:function" names."""
     module, _, attribute = name.partition(":")
     try:
         function = getattr(plugins.import_own(module), attribute)
@@ -175,7 +175,7 @@ def own_function(name: str) -> Callable[..., Any]:
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function has an argument of this name."""
+    """Return whether a function has an argument of this name."""
     try:
         arguments = inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C
@@ -184,7 +184,7 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def call_own(name: str, function: Callable[..., Any], shape: tuple[int, ...], num_classes: int) -> Any:
-    """What the user's function makes of `shape` and `num_classes`, those of the two that it takes."""
+    """Call the user's function with `shape` and `num_classes`, or the one of them that it takes."""
     given = {"shape": shape, "num_classes": num_classes}
     try:
         return function(**{key: value for key, value in given.items() if takes(function, key)})
@@ -203,7 +203,7 @@ def _torchvision_models() -> Any:
 
 
 def find_weights(name: str, weights: str) -> Path:
-    """The file that holds a model's weights; "pretrained" is looked for in three places, then downloaded.
+    """Return the file of a model's weights; looks for "pretrained" in three places, then downloads.
 
     The places: `$EVENHAND_WEIGHTS` (a file, or a folder with torchvision's file or `<name>*.safetensors`),
     then torchvision's own download folder.
@@ -292,7 +292,7 @@ def _load(model: nn.Module, state: dict[str, Tensor], file: Path, *, take_head: 
 
 
 def find_head(model: nn.Module, x: Tensor | None = None) -> tuple[str, nn.Module]:
-    """The name and the module of a model's last layer, whose output is the model's output.
+    """Return the name and the module of a model's last layer, whose output is the model's output.
 
     It is what `model.get_classifier()` gives (timm), or the last layer of `fc`, `classifier`, `head` or
     `heads` (torchvision), or else the last `nn.Linear`. With a batch of inputs `x` on the model's device, its
@@ -325,7 +325,7 @@ def find_head(model: nn.Module, x: Tensor | None = None) -> tuple[str, nn.Module
 
 
 def replace_head(model: nn.Module, head: nn.Module, x: Tensor | None = None) -> nn.Module:
-    """A copy of the model with a copy of another last layer; the model itself stays as it is.
+    """Return a copy of the model with a copy of another last layer; the model itself is unchanged.
 
     `x`: inputs by which the last layer is found, as for `find_head`.
 
@@ -380,7 +380,7 @@ def rebuilt(
     tensors: Mapping[str, Tensor],
     num_classes: int,
 ) -> nn.Module:
-    """The model of a record, with its weights.
+    """Return the model of a record, with its weights.
 
     The method's `rebuild(network, tensors, num_classes)` makes it, where its module has such a function, and
     else it is the recipe's network, which `network()` makes.
@@ -424,7 +424,7 @@ def _head_name(model: nn.Module) -> str:
 
 
 def _last_layer(module: nn.Module, name: str) -> str:
-    """The name of the last linear layer of a head, or of the head itself where it has none."""
+    """Return the name of the last linear layer of a head, or of the head itself where it has none."""
     if isinstance(module, nn.Sequential):
         for inner, child in reversed(list(module.named_children())):
             if any(True for _ in child.parameters()):
@@ -435,7 +435,7 @@ def _last_layer(module: nn.Module, name: str) -> str:
 
 @torch.no_grad()
 def _gives_the_outputs(model: nn.Module, head: nn.Module, x: Tensor) -> bool:
-    """Whether the model's output for these inputs is what the head has given."""
+    """Return whether the model's output for these inputs is what the head has given."""
     given: list[Any] = []
     before = {module: module.training for module in model.modules()}
     hook = head.register_forward_hook(lambda _module, _inputs, outputs: given.append(outputs))

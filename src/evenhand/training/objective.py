@@ -34,12 +34,12 @@ def separable(declared: T) -> T:
 
 
 def is_separable(objective: object) -> bool:
-    """Whether an objective or a transform has declared that batches may be cut."""
+    """Return whether an objective or a transform has declared that batches may be cut."""
     return getattr(objective, "separable", False) is True
 
 
 def has_step(objective: object) -> bool:
-    """Whether an objective updates the weights itself, in `step(model, batch, optimizers) -> loss`."""
+    """Return whether an objective updates the weights itself, in `step(model, batch, optimizers) -> loss`."""
     return callable(getattr(objective, "step", None))
 
 
@@ -72,7 +72,7 @@ def left_as_it_was(objective: object) -> Iterator[None]:
 
 @separable
 def cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
-    """The objective of empirical risk minimization."""
+    """Return the cross-entropy, the objective of empirical risk minimization."""
     return F.cross_entropy(model(batch.x), batch.y)
 
 
@@ -105,7 +105,7 @@ class Tap:
         return outputs
 
     def logits(self, *, recorded: bool) -> Tensor:
-        """The outputs for the samples of the batch, (batch, classes).
+        """Return the outputs for the samples of the batch, (batch, classes).
 
         A training that is not `recorded` only counts correct samples. Where `batch.x` did not pass, it takes
         the last pass of as many rows, such as another view of them.

@@ -22,7 +22,7 @@ RENAMED = {"even": "evenhand"}  # earlier names of methods, which old records st
 
 @dataclass(frozen=True)
 class Declared:
-    """What a plug-in's file says of itself, known without importing it, and so without torch."""
+    """The declarations in a plug-in's file, read without importing it, and so without torch."""
 
     summary: str  # the first line of its docstring
     constants: Any  # a namespace of its names in capitals: GRID, VERSION, RECIPE
@@ -30,12 +30,12 @@ class Declared:
 
 
 def describe(package: str, function: str) -> dict[str, str]:
-    """The plug-ins of a package and what each is."""
+    """Return the plug-ins of a package and what each is."""
     return {name: each.summary for name, each in declared(package, function).items()}
 
 
 def known(package: str, name: str, function: str) -> Declared | None:
-    """What a plug-in that a record names declares; None where it is neither ours nor loaded.
+    """Return what a plug-in of a record declares, or None if it is neither ours nor loaded.
 
     Records may be anybody's, so nothing is imported for one.
     """
@@ -49,7 +49,7 @@ def known(package: str, name: str, function: str) -> Declared | None:
 
 @functools.cache  # a bench asks for every one of its runs
 def declared(package: str, function: str) -> dict[str, Declared]:
-    """What every plug-in of a package declares."""
+    """Return what every plug-in of a package declares."""
     found = {}
     for file in sorted(resources.files(package).iterdir(), key=lambda file: file.name):
         name = file.name.removesuffix(".py")
@@ -78,7 +78,7 @@ class _Constants(dict[str, Any]):
                     self[target.id] = self.value(getattr(node, "value", None))
 
     def value(self, expression: ast.expr | None) -> Any:
-        """The value of an expression of the module; None if only an import could tell."""
+        """Return the value of an expression of the module; None if only an import could tell."""
         if expression is None:
             return None
         try:
@@ -87,7 +87,7 @@ class _Constants(dict[str, Any]):
             return None
 
     def _value(self, node: ast.expr) -> Any:
-        """Literals, constants, their attributes and recipes; anything else raises KeyError."""
+        """Evaluate literals, constants, their attributes and recipes; anything else raises KeyError."""
         if isinstance(node, ast.Name):
             return self[node.id]
         if isinstance(node, ast.Attribute):
@@ -127,7 +127,7 @@ class _Constants(dict[str, Any]):
 
 
 def load(package: str, name: str, function: str) -> ModuleType:
-    """The plug-in of this name, or the user's own module when the name has a dot."""
+    """Return the plug-in of this name, or the user's own module when the name has a dot."""
     kind = package.rpartition(".")[2].rstrip("s")
     if "." not in name:
         known = describe(package, function)
@@ -161,7 +161,7 @@ def load(package: str, name: str, function: str) -> ModuleType:
 
 
 def import_own(name: str) -> ModuleType:
-    """A module that the user has named. It may be in the current folder, which never hides a library.
+    """Import a module that the user has named, also from the current folder, which never hides a library.
 
     Only such a name puts the current folder on the path, so no other command runs code from it.
     """
@@ -171,7 +171,7 @@ def import_own(name: str) -> ModuleType:
 
 
 def keywords(function: Any) -> dict[str, Any]:
-    """A plug-in's options, its keyword-only arguments, with their defaults."""
+    """Return a plug-in's options, which are its keyword-only arguments, with their defaults."""
     return {
         name: parameter.default
         for name, parameter in inspect.signature(function).parameters.items()
@@ -180,7 +180,7 @@ def keywords(function: Any) -> dict[str, Any]:
 
 
 def groups_needed(module: ModuleType | None) -> tuple[str, ...]:
-    """The splits whose groups a method sees: what its NEEDS_GROUPS says, of "train" and "val".
+    """Return the splits whose groups a method sees: what its NEEDS_GROUPS says, of "train" and "val".
 
     >>> groups_needed(None)
     ()
@@ -194,7 +194,7 @@ def groups_needed(module: ModuleType | None) -> tuple[str, ...]:
 
 
 def version(module: ModuleType | None) -> int | str:
-    """What a module's results depend on: the VERSION of one of ours, the checksum of a user's text.
+    """Return what a module's results depend on: VERSION for ours, a checksum of the text for a user's.
 
     Renames and prose change no VERSION. It is raised when the module's numbers change. A module of ours
     without one belongs to the engine, whose version is NUMERICS. The text of a notebook is empty.
@@ -206,7 +206,7 @@ def version(module: ModuleType | None) -> int | str:
 
 
 def definition(thing: object) -> dict[str, int | str]:
-    """The name of a function, or of an object's class, and the version of its module.
+    """Return the name of a function, or of an object's class, and the version of its module.
 
     In a notebook, its own text stands for its module's.
 
@@ -231,7 +231,7 @@ def _text_digest(source: Any) -> str:
 
 
 def parse_value(text: str) -> Any:
-    """A value written on a command line: a number, true, false, none, or else text.
+    """Parse a value from a command line: a number, true, false, none, or else text.
 
     >>> [parse_value(text) for text in ("3", "1e-3", "true", "none", "ratio")]
     [3, 0.001, True, None, 'ratio']
@@ -248,7 +248,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_assignments(pairs: list[str]) -> dict[str, Any]:
-    """`["lr=1e-3", "threshold=2"]` as a dictionary."""
+    """Parse `["lr=1e-3", "threshold=2"]` as a dictionary."""
     result: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

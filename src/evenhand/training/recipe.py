@@ -74,7 +74,7 @@ class Recipe:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
     def replace(self, **changes: Any) -> Recipe:
-        """A copy with some fields changed; an unknown field lists the known ones."""
+        """Return a copy with some fields changed; an error for an unknown field lists the known ones."""
         known = {field.name for field in dataclasses.fields(self)}
         for name in changes:
             if name not in known:
@@ -82,7 +82,7 @@ class Recipe:
         return dataclasses.replace(self, **changes)
 
     def changed(self) -> dict[str, Any]:
-        """The fields that differ from the defaults, without those that the arithmetic resolves."""
+        """Return the fields that differ from the defaults, without those that the arithmetic resolves."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -96,7 +96,7 @@ def _hints() -> dict[str, Any]:
 
 
 def check_types(values: dict[str, Any], hints: dict[str, Any], owner: str = "") -> dict[str, Any]:
-    """The values as their type hints want them; one of another type is refused."""
+    """Return the values as their type hints want them; one of another type is refused."""
     checked = {}
     for name, value in values.items():
         hint = hints.get(name, Any)
@@ -109,7 +109,7 @@ def check_types(values: dict[str, Any], hints: dict[str, Any], owner: str = "") 
 
 
 def _describe(hint: Any) -> str:
-    """A type as a user would say it: a whole number or 'ratio'."""
+    """Describe a type as a user would: a whole number or 'ratio'."""
     if typing.get_origin(hint) is Literal:
         return " or ".join(map(repr, typing.get_args(hint)))
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}

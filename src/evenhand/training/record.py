@@ -62,7 +62,7 @@ class Record:
         return store.read_manifest(self.path)
 
     def file(self, name: str) -> Path:
-        """The path of one of the run's files, or Damaged if it is not as it was written."""
+        """Return the path of one of the run's files, or Damaged if it is not as it was written."""
         try:
             return store.verified(self.path, name, self._manifest["files"])
         except Damaged as error:
@@ -77,7 +77,7 @@ class Record:
 
     @cached_property
     def older(self) -> bool:
-        """Whether the record does not say how it was computed, as those of earlier versions do not.
+        """Return whether the record does not say how it was computed, as those of earlier versions do not.
 
         Such records are read and shown, but never returned for a new run nor averaged with newer ones.
         """
@@ -85,12 +85,12 @@ class Record:
 
     @property
     def sealed(self) -> bool:
-        """Whether the checksums of what the run has left are known."""
+        """Return whether the checksums of what the run has left are known."""
         return bool(self._manifest["files"])
 
     @property
     def made_with(self) -> dict[str, Any]:
-        """How and by which version it was computed; records that differ in this are not averaged."""
+        """Return how and by which version it was computed; records that differ in this are not averaged."""
         if self.older:
             return {}
         names = ("numerics", "version", "source", "model_source")
@@ -139,7 +139,7 @@ class Record:
 
     @cached_property
     def predictions(self) -> dict[str, np.ndarray]:
-        """Predicted classes of `val` and `test`, (samples,) int32.
+        """Return predicted classes of `val` and `test`, (samples,) int32.
 
         Also their `val_confidence` and `val_logits`, float16; older and packed records have fewer of them.
         """
@@ -151,14 +151,14 @@ class Record:
             raise Damaged(str(error)) from error
 
     def stage(self, name: str) -> Path:
-        """The folder of one of the run's trainings."""
+        """Return the folder of one of the run's trainings."""
         folder = str(self.config["stages"][name]["folder"])
         if Path(folder).name != folder:  # the records may be anybody's
             raise ValueError(f"{self.path / 'config.json'} names an unsafe folder, {folder!r}: do not use it")
         return self.path.parent.parent / "stages" / folder
 
     def epochs(self, name: str) -> list[dict[str, Any]]:
-        """The learning curve of one of the run's trainings, up to where this run stopped it."""
+        """Return the learning curve of one of the run's trainings, up to where this run stopped it."""
         path = self.stage(name) / "epochs.jsonl"
         rows = [parse_json(line, path) for line in path.read_bytes().split(b"\n") if line]
         if wrong := schema_error(rows, [EPOCH]):
@@ -171,7 +171,7 @@ class Record:
         store.verify(path, digests.get(path.name), self.config["stages"][name]["epochs"])
 
     def losses(self, name: str = "erm") -> np.ndarray | None:
-        """The loss histories of a recorded training, (samples, epochs) memory-mapped; None if not kept."""
+        """Return the loss histories of a training, (samples, epochs) memory-mapped; None if not kept."""
         if name not in self.config["stages"] or not (path := self.stage(name) / "losses.npy").exists():
             return None
         from evenhand.core.arrays import read_array
@@ -187,7 +187,7 @@ class Record:
 
 
 def is_finished(path: Path, *, everything: bool = False) -> bool:
-    """metrics.json is written last: where it is, the run is complete. A damaged one is set aside.
+    """Return whether metrics.json, which is written last, exists. A damaged file is set aside.
 
     A run is not finished either if another file that tables read is not as it was written; `execute` then
     sets that file aside and makes it again.
@@ -204,12 +204,12 @@ def is_finished(path: Path, *, everything: bool = False) -> bool:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a run is finished and everything that it has left, and saw of its trainings, is as it was."""
+    """Return whether a run is finished, and its files and its trainings are unchanged."""
     return is_finished(path, everything=True)
 
 
 def damaged(path: Path, *, everything: bool) -> list[tuple[Path, Damaged]]:
-    """The files of a finished run, and with `everything` of its trainings, that are not as its manifest says.
+    """Return the damaged files of a finished run, and with `everything` also those of its trainings.
 
     Weights, which no table reads and which may be large, are looked at with `everything` only.
     """
@@ -240,7 +240,7 @@ def set_damage_aside(path: Path) -> None:
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
-    """The scores of a run, or Damaged where a file does not hold any."""
+    """Return the scores of a run, or Damaged where a file does not hold any."""
     content = read_checked(path, METRICS, "the scores of a run")
     for scores in (content["val"], content["test"]):
         parts = scores["groups"] or scores["classes"]
@@ -252,12 +252,12 @@ def read_metrics(path: Path) -> dict[str, Any]:
 
 
 def find(runs: Path) -> Iterator[Record]:
-    """Every finished run below a folder, in the order of their paths."""
+    """Yield every finished run below a folder, in the order of their paths."""
     for metrics in sorted(runs.glob("*/*/*/metrics.json")):
         yield Record(metrics.parent)
 
 
 def key_of(content: dict[str, Any]) -> str:
-    """Twelve hexadecimal digits that stand for a configuration."""
+    """Return twelve hexadecimal digits that identify a configuration."""
     text = json.dumps(content, sort_keys=True, default=dataclasses.asdict)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -47,7 +47,7 @@ def takes(request: Callable[P, object]) -> Callable[[Callable[..., T]], Callable
 
 
 class Run:
-    """What a method works with: data without groups, and trainings that are never done twice.
+    """The interface for a method: data without groups, and trainings that are never repeated.
 
     `identity` is what the run's key hashes; a training whose objective or transform could be anything is
     keyed by it, and the others are shared by all the runs that need them.
@@ -86,11 +86,11 @@ class Run:
         return self.task.num_classes
 
     def make_model(self, salt: int = 0) -> nn.Module:
-        """A fresh model; the same initial weights in every stage of a run, others with another salt."""
+        """Make a fresh model, whose initial weights depend only on the seed of the run and the salt."""
         return self.make_network(salt, weights=self.recipe.weights)
 
     def make_network(self, salt: int = 0, *, weights: str | None = None) -> nn.Module:
-        """The recipe's network, or the task's, with weights that are to be replaced unless they are named."""
+        """Make the recipe's or the task's network; its weights must be replaced unless they are named."""
         if self.task.make_model is not None:
             model = self.make(self.task.make_model, salt)
         else:
@@ -103,7 +103,7 @@ class Run:
         return model
 
     def make(self, factory: Factory, salt: int = 0) -> nn.Module:
-        """What `factory()` makes; its fresh weights are a function of the run's seed and the salt."""
+        """Call `factory()`; fresh weights are a function of the run's seed and the salt."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self._model_seed(salt))
             model = factory()
@@ -180,7 +180,7 @@ class Run:
         return fit
 
     def predict(self, model: nn.Module, split: Split) -> Tensor:
-        """The model's outputs in evaluation mode, (samples, classes) float32 on the CPU."""
+        """Return the model's outputs in evaluation mode, (samples, classes) float32 on the CPU."""
         if hasattr(model, "of_rows"):  # an estimator takes all rows at once, also sparse ones
             from evenhand.training.estimator import matrix
 
@@ -189,7 +189,7 @@ class Run:
         return logits(model.to(self.device), self._batches(split), self.recipe).cpu()
 
     def batches(self, split: Split) -> Iterator[Batch]:
-        """The samples in order, on the device, as the model sees them in evaluation: not augmented."""
+        """Return the samples in order, on the device, as the model sees them in evaluation: not augmented."""
         return self._batches(split)(torch.arange(len(split)), torch.Generator(self.device))
 
     def found(
@@ -211,7 +211,7 @@ class Run:
         return self.partition
 
     def hold_out(self, fraction: float, *, split: Split | None = None, salt: int = 0) -> tuple[Split, Split]:
-        """Two parts of the training set, or of `split`: the rest and a `fraction` of every class, held out.
+        """Split the training set, or `split`, in two: the rest and a held-out `fraction` of every class.
 
         A function of the seed and the salt. A class with two samples or more has some in both parts.
         """
@@ -227,7 +227,7 @@ class Run:
         return whole.take(np.flatnonzero(~held_out)), whole.take(np.flatnonzero(held_out))
 
     def cached(self, fit: Fit, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-        """An array derived from a training, kept in its folder so that it is computed once."""
+        """Return an array derived from a training, kept in its folder so that it is computed once."""
 
         def parts() -> Iterator[bytes]:
             array = compute()
@@ -236,7 +236,7 @@ class Run:
         return self._kept(fit.folder / f"{name}-{fit.snapshot}.npy", parts)
 
     def features(self, source: Fit | nn.Module, split: Split) -> np.ndarray:
-        """What a model gives to its last layer for these samples, (samples, dimensions) float32.
+        """Return the inputs of a model's last layer for these samples, (samples, dimensions) float32.
 
         In evaluation mode, not augmented. Features of a training are kept in its folder, and those of a
         module in the run's, so that they are computed once. They are memory-mapped and read-only.
@@ -246,7 +246,7 @@ class Run:
         return found
 
     def feature_split(self, source: Fit | nn.Module, split: Split) -> Split:
-        """The same samples with their features for inputs, so that a last layer can be trained on them."""
+        """Return the same samples with their features as inputs, for training a last layer on them."""
         return dataclasses.replace(
             split, x=self._features(source, split), rows=torch.arange(len(split)), ready=True
         )
@@ -254,7 +254,7 @@ class Run:
     # -- inside --------------------------------------------------------------------------------------
 
     def _kept(self, path: Path, parts: Callable[[], Iterator[bytes]]) -> np.ndarray:
-        """The array in a file, which is written, from the parts of an .npy file, if it is not there."""
+        """Return the array in a file; if the file is missing, it is first written from .npy parts."""
         with claim_together(path.parent):
             if not ranks.from_first(lambda: is_intact(path)):
                 if ranks.first():
@@ -287,12 +287,12 @@ class Run:
         return self.seed * 1000 + salt
 
     def _batches(self, split: Split) -> Batches:
-        """The samples as they are evaluated."""
+        """Return the samples as they are evaluated."""
         return self.inputs.batches(split.without_groups(), eval_batch_size(self.recipe))
 
 
 def npy_parts(blocks: Iterator[np.ndarray], num_rows: int) -> Iterator[bytes]:
-    """The bytes of an .npy file that holds these blocks of rows one after another."""
+    """Yield the bytes of an .npy file that holds these blocks of rows one after another."""
     for number, block in enumerate(blocks):
         if number == 0:
             header = io.BytesIO()
@@ -304,7 +304,7 @@ def npy_parts(blocks: Iterator[np.ndarray], num_rows: int) -> Iterator[bytes]:
 
 
 def chance(labels: Tensor) -> float:
-    """What always giving the commonest label would reach, and what chance may add to it.
+    """Return the share of the most common label plus its standard error.
 
     >>> chance(torch.tensor([0, 0, 0, 1]))
     0.966...

@@ -76,7 +76,7 @@ class Fit:
 
     @property
     def recorded(self) -> bool:
-        """Whether the training kept its histories."""
+        """Return whether the training kept its histories."""
         return (self.folder / "losses.npy").exists()
 
     @property
@@ -86,7 +86,7 @@ class Fit:
 
     @property
     def hits(self) -> np.ndarray:
-        """Whether each sample was classified correctly when it was trained on, (samples, epochs) bool."""
+        """Return whether each sample was correct when it was trained on, (samples, epochs) bool."""
         return self._history("hits")
 
     @property
@@ -96,7 +96,7 @@ class Fit:
 
     @property
     def val_hits(self) -> np.ndarray:
-        """Whether each validation sample was classified correctly, (samples, epochs) bool."""
+        """Return whether each validation sample was classified correctly, (samples, epochs) bool."""
         return self._history("val_hits")
 
     def _history(self, name: str) -> np.ndarray:
@@ -145,7 +145,7 @@ class Request:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the training is ERM on the training set; the recipe, which is in all keys, may be any."""
+        """Return whether the training is ERM on the training set, with any recipe."""
         changes = [each.name for each in dataclasses.fields(self) if each.default is None]
         return all(getattr(self, name) is None for name in changes if name != "recipe")
 
@@ -190,12 +190,12 @@ class Stage:
 
     @property
     def has_step(self) -> bool:
-        """Whether the objective updates the weights itself."""
+        """Return whether the objective updates the weights itself."""
         return has_step(self.objective)
 
     @property
     def needs_whole_batches(self) -> str:
-        """What does not declare that a batch may be cut, as a sentence; empty where everything does."""
+        """Return a sentence on what needs whole batches; empty if all batches may be cut."""
         if self.has_step:
             kind = type(self.objective).__qualname__
             return f"the objective {kind} has a step of its own for whole batches"
@@ -218,7 +218,7 @@ class Stage:
     # -- the key -------------------------------------------------------------------------------------
 
     def _content(self) -> tuple[dict[str, Any], bool]:
-        """What the key hashes, and whether that is all of what makes the training."""
+        """Return the content that the key hashes, and whether it determines the training."""
         run, request = self.run, self.request
         content = {**trained(run.task, self.recipe, self.arithmetic, run.preparation), "stage": self.name}
         content["objective"] = describe_callable(self.objective)
@@ -233,7 +233,7 @@ class Stage:
         return content, named
 
     def _changes(self) -> dict[str, Any]:
-        """What a training that is not plain ERM depends on, besides what its transform or objective holds."""
+        """Return what a non-plain training depends on, besides the contents of its transform or objective."""
         run, request, split, start = self.run, self.request, self.split, self.request.start
         val = request.val
         more = {
@@ -259,7 +259,7 @@ class Stage:
         }
 
     def _is_named(self) -> bool:
-        """Whether `_changes` say all of what makes this training.
+        """Return whether `_changes` determine this training.
 
         Only of functions of this package, which mean the same whenever they are named. What a user's needs, a
         transform, a dataset, or where another training stood, may be anything.
@@ -313,7 +313,7 @@ class Stage:
         return Fit(folder, epochs, seconds, self.snapshot, curve, make, read, self.factory)
 
     def _load(self, folder: Path, name: str) -> dict[str, Any] | None:
-        """A checkpoint, if the histories beside it still match its digests."""
+        """Load a checkpoint, if the histories beside it still match its digests."""
         state = load_for_all(folder / f"{name}.ckpt")
         if state is None or not self.recorded:
             return state
@@ -321,11 +321,11 @@ class Stage:
         return state if ranks.from_first(lambda: Histories.whole(folder, epochs, sums)) else None
 
     def _must_restart(self, state: dict[str, Any]) -> bool:
-        """Whether the rule has fired, so that its snapshot, which is not there, must once have been."""
+        """Return whether training must restart, since the rule has fired but its snapshot is missing."""
         return isinstance(self.stop, str) and state["rules"][self.stop]["stopped"] is not None
 
     def _read(self, folder: Path) -> dict[str, Any]:
-        """The whole state where the training was stopped."""
+        """Return the whole state where the training was stopped."""
         path = folder / f"{self.snapshot}.ckpt"
         if not ranks.from_first(path.exists):
             # A shared training went past this epoch without keeping its weights: walk there again.
@@ -352,7 +352,7 @@ def other_samples(run: Run, request: Request) -> Split | None:
 
 
 def stage_folder(run: Run, content: dict[str, Any], *, named: bool) -> Path:
-    """Where the training is kept whose key hashes this content; `named`: the content says all of it."""
+    """Return the folder of the training whose key hashes `content`; `named`: this determines it."""
     content = content if named else {**content, "run": run.identity}
     return run.path.parent.parent / "stages" / f"{key_of(content)}-s{run.seed}"
 
@@ -374,18 +374,18 @@ def check_unused(run: Run, stage: str, folder: Path, used: tuple[object, ...], w
 
 
 def is_array(split: Split) -> bool:
-    """Whether a checksum says all of the inputs; of most datasets, only some items are looked at."""
+    """Return whether a checksum says all of the inputs; of most datasets, only some items are looked at."""
     return isinstance(split.x, (Tensor, np.ndarray)) or hasattr(split.x, "content")
 
 
 def scored(split: Split) -> str:
-    """What of validation samples, besides their inputs, decides when a training stops."""
+    """Return what, besides the inputs of validation samples, decides when a training stops."""
     parts = (split.rows, split.y, *(part for part in (split.group, split.weight) if part is not None))
     return checksum(*parts)
 
 
 def _environments(given: Tensor | np.ndarray | None, num_rows: int) -> Tensor | None:
-    """Environments as batches hold them, (rows,) int64."""
+    """Return environments as batches hold them, (rows,) int64."""
     if given is None:
         return None
     found = torch.from_numpy(np.array(as_whole(given, "environments"))).long()

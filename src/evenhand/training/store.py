@@ -91,7 +91,7 @@ def check_folder(place: str | Path, name: str) -> None:
 
 
 def json_bytes(content: Any) -> bytes:
-    """JSON whose bytes depend on nothing but the content."""
+    """Return JSON whose bytes depend on nothing but the content."""
     return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
@@ -131,7 +131,7 @@ def _bounded(text: str) -> int:
 
 
 def schema_error(content: Any, schema: Schema, where: str = "it") -> str:
-    """A message on what does not fit the schema; empty if everything fits.
+    """Return a message on what does not fit the schema; empty if everything fits.
 
     >>> schema_error({"seed": "x"}, {"seed": int}), schema_error({"seed": 1, "more": 2}, {"seed": int})
     ("its 'seed' is not int", '')
@@ -189,7 +189,7 @@ def set_aside(path: Path, reason: object) -> None:
 
 
 def _lock(folder: Path) -> FileLock:
-    """The lock of a folder: the kernel's, where the platform has such locks."""
+    """Return the lock of a folder: the kernel's, where the platform has such locks."""
     return FileLock(folder / "claim", poll_interval=0.1, thread_local=False)  # any thread may release it
 
 
@@ -231,7 +231,7 @@ def _named_owner(owner: Path) -> str:
 
 
 def claimed(folder: Path) -> bool:
-    """Whether another process, or another claim of this one, holds the folder now."""
+    """Return whether another process, or another claim of this one, holds the folder now."""
     if folder.absolute() in _held.__dict__.get("folders", ()):
         return True
     if not (folder / "claim").exists():
@@ -260,7 +260,7 @@ MANIFEST_SCHEMA = {"files": {str: str}, "stages": {str: {str: str}}}
 
 
 def digest(source: Path | bytes, epochs: int | None = None) -> str:
-    """The SHA-256 of bytes, of a file, or of so many epochs of a history or a learning curve.
+    """Return the SHA-256 of bytes, of a file, or of so many epochs of a history or a learning curve.
 
     A training may go on after a run has stopped. Its first epochs, and so their digest, stay as they are.
     """
@@ -275,12 +275,12 @@ def digest(source: Path | bytes, epochs: int | None = None) -> str:
 
 
 def joined_digest(columns: Iterable[str]) -> str:
-    """The digest of a history whose epochs have these digests."""
+    """Return the digest of a history whose epochs have these digests."""
     return digest("".join(columns).encode())
 
 
 def column_digests(path: Path, end: int, start: int = 0) -> list[str]:
-    """The digests of a history's columns from `start` to before `end`, or of as many as can be read."""
+    """Return the digests of a history's columns from `start` to before `end`, as far as readable."""
     try:
         history = np.load(path, mmap_mode="r", allow_pickle=False)
         columns = range(start, min(end, history.shape[1]))
@@ -300,7 +300,7 @@ def verify(path: Path, expected: str | None, epochs: int | None = None) -> None:
 
 
 def verified(folder: Path, name: str, files: Mapping[str, str]) -> Path:
-    """The path of a file, or of a folder of files, that is as a manifest's `files` say.
+    """Return the path of a file, or of a folder of files, that is as a manifest's `files` say.
 
     An empty manifest says nothing. Else a file that has another digest, that is gone, or that the manifest
     does not list raises Damaged.
@@ -319,7 +319,7 @@ def verified(folder: Path, name: str, files: Mapping[str, str]) -> Path:
 def find_damaged(
     folder: Path, expected: Mapping[str, str], epochs: int | None = None
 ) -> list[tuple[Path, Damaged]]:
-    """Those of a folder's files, given with their digests, that are gone or damaged."""
+    """Return those of a folder's files, given with their digests, that are missing or damaged."""
     found = []
     for name, each in expected.items():
         try:
@@ -350,7 +350,7 @@ def verify_digested(path: Path) -> None:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file is there and ends with its digest; a damaged one is set aside."""
+    """Return whether a file is there and ends with its digest; a damaged one is set aside."""
     try:
         verify_digested(path)
     except FileNotFoundError:
@@ -362,7 +362,7 @@ def is_intact(path: Path) -> bool:
 
 
 def manifest_bytes(files: Mapping[str, str], stages: Mapping[str, Mapping[str, str]]) -> bytes:
-    """A manifest as JSON: digests of a run's files and of the epochs of its trainings that it used."""
+    """Return a manifest as JSON, with digests of a run's files and of the epochs that it used."""
     return json_bytes({"files": files, "stages": stages})
 
 
@@ -389,7 +389,7 @@ def write_run_manifest(folder: Path, metrics: bytes, stages: Mapping[str, tuple[
 
 
 def read_manifest(folder: Path, known: Collection[str] | None = KNOWN) -> dict[str, Any]:
-    """A folder's manifest; an empty one for folders of earlier versions, which have none.
+    """Return a folder's manifest, or an empty one for folders of earlier versions.
 
     `known`: the names that it may hold, so that a stranger's manifest opens no other file. None is for
     readers that open the files which they need, and no others.
