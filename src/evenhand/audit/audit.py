@@ -1,4 +1,4 @@
-"""audit: your own data in, a folder with the answer out."""
+"""Run an audit: read your own data and write a folder with the answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from evenhand.training.store import Damaged, check_folder, claim, json_bytes, re
 
 MOST_PHRASES = 4  # that a sentence names
 FEW_VALUES = 1_000_000  # rows times columns
-CHEAP_FOLDS, FOLDS = 4, 2  # of trainings that take seconds, and of others
+CHEAP_FOLDS, FOLDS = 4, 2  # for trainings that take seconds, and for others
 KINDS = {"table": "a table of features", "text": "a table of texts", "images": "images"}
 SEEN_SIZE = 64  # pixels of an image that is measured
 WRITING = ".evenhand-audit"  # lies in the folder while its files are written
@@ -61,13 +61,13 @@ class Audited:
     judgement: Judgement
     lists: np.ndarray  # (training samples,) "", "minority" or "mislabelled"
     description: Description
-    models: dict[str, Any]  # accuracies of both, side by side
+    models: dict[str, Any]  # accuracies of both models, side by side
     task: Task | None  # what a network was trained on
     seed: int
     slices: tuple[Slice, ...] = ()
 
     def rows(self, kind: str) -> np.ndarray:
-        """The training samples of one list."""
+        """Return the training samples on one of the two lists."""
         return np.flatnonzero(self.lists == kind)
 
 
@@ -106,7 +106,7 @@ def run(
         raise ValueError(f"--aim must be {' or '.join(AIMS)}, got {aim!r}")
     check_slices(slices)
     check_place(out)
-    resolve_device(device)  # refuses a device that is not here, also where none is needed
+    resolve_device(device)  # refuses an unavailable device, even if none is needed
     columns = {"label": label, "text": text, "image": image, "group": group}
     data, task = read(
         source, **columns, header=header, drop=drop, hide_group=hide_group, skip_bad=skip_bad, missing=missing
@@ -142,7 +142,7 @@ def _trained(
     images: dict[str, Any],
     show: log.Silent,
 ) -> tuple[Samples, Evidence, Task | None]:
-    """All trainings: those of an estimator on tables and texts, of a network on everything else."""
+    """Train estimators on tables and texts, and networks on everything else; return the evidence."""
     settings: dict[str, Any] = {"seed": seed, "runs": out / "runs", "device": device, "show": show}
     y, size = data.y[data.rows(TRAIN)], len(data.class_names)
     made = None
@@ -177,7 +177,7 @@ def _trained(
 
 
 def _few_threads(data: Samples) -> Any:
-    """One thread for small tables: more of them cost more than they save."""
+    """Use one thread for small tables, because more threads cost more time than they save."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     values = len(data.y) * (1 if data.frame is None else len(data.frame.columns))
@@ -204,7 +204,7 @@ def _judged(source: str, data: Samples, found: Evidence, task: Task | None, seed
 
 
 def _described(data: Samples, found: Evidence, task: Task | None, judgement: Judgement) -> Description:
-    """What late samples share, properties that predict the label alone, and duplicates across splits."""
+    """Describe what late samples share, properties that predict the label alone, and duplicates."""
     train, held_out = data.rows(TRAIN), np.flatnonzero(data.split != TRAIN)
     val = data.rows(VAL)
     columns, keys = _properties(data, task)
@@ -226,7 +226,7 @@ def _described(data: Samples, found: Evidence, task: Task | None, judgement: Jud
 
 
 def _properties(data: Samples, task: Task | None) -> tuple[describe.Columns, list[tuple[str, str]]]:
-    """What can be measured of every sample, and keys by which copies are found."""
+    """Return the measured properties of all samples, and the keys by which copies are found."""
     if data.kind == "text":
         return {}, describe.text_keys(data.texts)
     if data.frame is not None:
@@ -246,7 +246,7 @@ def _properties(data: Samples, task: Task | None) -> tuple[describe.Columns, lis
 
 
 def _is_folder(model: str | None, data: Samples) -> bool:
-    """Whether --model is a folder of a Hugging Face model, or can only be meant as one."""
+    """Return whether --model is a folder of a Hugging Face model, or can only be meant as one."""
     if model is None or model in OWN or (":" in model and not Path(model).is_dir()):
         return False
     if Path(model).is_dir() and data.kind != "text":
@@ -257,7 +257,7 @@ def _is_folder(model: str | None, data: Samples) -> bool:
 def _task(
     data: Samples, task: Task | None, model: str | None, images: dict[str, Any]
 ) -> tuple[Samples, Task, networks.Backbone | TextModel | None]:
-    """What a network is trained on, with notes on it; and who makes whole models of what it leaves."""
+    """Return the samples with notes, the task for a network, and what later exports the trained models."""
     if _is_folder(model, data):
         texts = TextModel(Path(str(model)), data.class_names)
         return *texts.task(data), texts
@@ -274,7 +274,7 @@ def _task(
 
 
 def own_model(name: str, data: Samples) -> Callable[[], Any]:
-    """A function that makes a fresh model: a network by name or `module:function`, or an estimator."""
+    """Return a function that makes a fresh model: a network by name or `module:function`, or an estimator."""
     if ":" not in name:
         shape, classes = (1,), len(data.class_names)
         make_model(name, shape=shape, num_classes=classes)  # says what is wrong with the name
@@ -289,7 +289,7 @@ def own_model(name: str, data: Samples) -> Callable[[], Any]:
 
 
 def check_place(out: Path) -> None:
-    """Refuse, before anything is trained, a place that cannot be written or that holds other files."""
+    """Raise ValueError before any training if the folder cannot be written or holds other files."""
     check_folder(out, "--out")
     place = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
     try:
@@ -302,7 +302,7 @@ def check_place(out: Path) -> None:
     if not out.is_dir():
         return
     names = sorted(each.name for each in out.iterdir() if not each.name.startswith("."))
-    # One that was interrupted has left its runs, or stopped among its files; it has no summary.
+    # An interrupted audit leaves its runs or some of its files, but no summary.
     others = [name for name in names if name not in OUR_NAMES and name.partition(".")[0] not in OUR_NAMES[:2]]
     begun = (out / WRITING).is_file() or ({"runs", "claim"} & set(names) and not others)
     if names and not begun and not _summary(out):
@@ -313,7 +313,7 @@ def check_place(out: Path) -> None:
 
 
 def _summary(out: Path) -> dict[str, Any]:
-    """The summary of an earlier audit; empty if there is none."""
+    """Return the summary of an earlier audit; it is empty if there is none."""
     try:
         content = read_json(out / "summary.json")
     except (OSError, Damaged):
@@ -322,7 +322,7 @@ def _summary(out: Path) -> dict[str, Any]:
 
 
 def _check_same(out: Path, source: str, data: Samples) -> None:
-    """Refuse the folder of an audit of other data: another source, and other samples in it."""
+    """Refuse the folder of an audit of other data, that is, of another source with other samples."""
     before = _summary(out).get("data", {})
     if before and before.get("source") != source and before.get("digest") != _digest(data):
         raise ValueError(
@@ -332,13 +332,13 @@ def _check_same(out: Path, source: str, data: Samples) -> None:
 
 
 def _digest(data: Samples) -> str:
-    """A digest of labels, names and splits of the samples."""
+    """Return a digest of the labels, names and splits of the samples."""
     return checksum(*data.class_names, *data.ids, data.y, data.split)
 
 
 @contextlib.contextmanager
 def _claimed(out: Path) -> Any:
-    """Hold the folder: two audits that write into it at the same time would mix their files."""
+    """Lock the folder, because two audits that write into it at the same time would mix their files."""
     new = not out.exists()
     try:
         with claim(out, wait=False):
@@ -347,16 +347,16 @@ def _claimed(out: Path) -> Any:
         raise ValueError(f"{error}; wait for it, or name another folder with --out") from error
     except BaseException:
         if new and out.exists() and {each.name for each in out.iterdir()} <= {"claim"}:
-            shutil.rmtree(out)  # what was refused leaves nothing behind
+            shutil.rmtree(out)  # a refused audit leaves nothing behind
         raise
 
 
 def write(done: Audited, out: Path) -> dict[str, Any]:
-    """Write all files and give the summary; its existence means that the others are there."""
+    """Write all files and return the summary. The summary is written last, so it marks a complete audit."""
     summary = summarise(done)
-    files = {**contents(done), "report.html": page.content(done)}  # all of them before the first is written
-    write_bytes(out / WRITING, b"")  # killed from here on, the same command must know the folder again
-    for name in ("summary.json", "slices.csv"):  # of an earlier audit, whose files are replaced now
+    files = {**contents(done), "report.html": page.content(done)}  # made before the first is written
+    write_bytes(out / WRITING, b"")  # if killed from here on, the same command must recognize the folder
+    for name in ("summary.json", "slices.csv"):  # the earlier audit's summary; its files are replaced now
         (out / name).unlink(missing_ok=True)
     for name in ("baseline", "balanced"):  # an earlier audit's models may be of another kind
         shutil.rmtree(out / name, ignore_errors=True)
@@ -372,7 +372,7 @@ def write(done: Audited, out: Path) -> dict[str, Any]:
 
 
 def contents(done: Audited) -> dict[str, bytes]:
-    """Every file but the summary and the page, by its name."""
+    """Return the content of every file except the summary and the page, by file name."""
     found, train = done.evidence, done.data.rows(0)
     weights = sample_weights(found.parts)
     rows = ((done.data.ids[row], round(float(weight), 6)) for row, weight in zip(train, weights, strict=True))
@@ -382,14 +382,14 @@ def contents(done: Audited) -> dict[str, bytes]:
         **({"slices.csv": slice_rows(done)} if done.slices else {}),
         "samples.csv": _samples(done),
         "weights.csv": csv_bytes(("id", "weight"), rows),
-        # Rows of samples.csv, not of the training set: what was held out stays held out.
+        # These are rows of samples.csv, not of the training set, so held-out samples stay held out.
         "indices.npy": _saved(np.save, train[np.asarray(found.balanced_rows)], allow_pickle=False),
         "curves.npz": _saved(np.savez_compressed, **curves, val_losses=found.val_losses.astype(np.float16)),
     }
 
 
 def slice_rows(done: Audited) -> bytes:
-    """The samples of each slice, the most typical first."""
+    """Return the samples of each slice, the most typical first."""
     train, names = done.data.rows(0), done.data.class_names
     lines = []
     for number, one in enumerate(done.slices, start=1):
@@ -406,7 +406,7 @@ def _saved(save: Callable[..., None], *arrays: np.ndarray, **settings: Any) -> b
 
 
 def summarise(done: Audited) -> dict[str, Any]:
-    """Everything but the samples, as plain values."""
+    """Return everything except the samples as plain values."""
     found, data, judged = done.evidence, done.data, done.judgement
     counts = {kind: len(done.rows(kind)) for kind in ("minority", "mislabelled")}
     return {
@@ -432,7 +432,7 @@ def summarise(done: Audited) -> dict[str, Any]:
 
 
 def _samples(done: Audited) -> bytes:
-    """One line for each sample, in the order of the data; held-out samples have no history of training."""
+    """Return one line per sample, in the order of the data. Held-out samples have no training history."""
     found, data = done.evidence, done.data
     learned, forgotten = course(found.hits)
     names = data.class_names

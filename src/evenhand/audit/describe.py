@@ -1,4 +1,4 @@
-"""What late samples share that the other samples of their class do not: columns, words or looks.
+"""Describe what late samples share that the other samples of their class do not: columns, words or looks.
 
 Inputs are *properties*: a table's columns, the words and phrases of texts, or measurements of images. For
 every property and class, the share of late samples that have it is compared with the share of the others.
@@ -19,13 +19,13 @@ import numpy as np
 from evenhand.core.metrics import wilson_interval
 
 FEWEST = 20  # late samples that a headline may be about
-MOST_FINDINGS = 5  # of a class, and over all
-MOST_VALUES = 100  # values of a category that are looked at, the most frequent first
-FEW_VALUES = 10  # of a number that is looked at value by value
-CUTS = 31  # places at which a number is cut in two
-LEVEL = 0.05  # chance of any finding where late samples share nothing
+MOST_FINDINGS = 5  # of one class, and over all classes
+MOST_VALUES = 100  # values of a category that are tested, the most frequent first
+FEW_VALUES = 10  # up to so many values, a number is tested value by value
+CUTS = 31  # thresholds that divide the values of a number in two
+LEVEL = 0.05  # probability of any finding if late samples share nothing
 ALONE = 0.02  # a property predicts the label alone if it is so much worse than the model, or better
-MOST_ROWS = 20_000  # texts and images that are looked at; of more, every n-th
+MOST_ROWS = 20_000  # texts and images that are tested; of more, every n-th
 WORDS = re.compile(r"\w+")
 WORDING = "wording"  # the property of texts
 COLOURS = {
@@ -60,7 +60,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Description:
-    """The most telling properties, over all and of each class, and what else a user should know."""
+    """The most informative properties, over all classes and in each class, and notes for the user."""
 
     headline: str  # one sentence; empty if nothing is certain enough
     overall: tuple[Finding, ...]
@@ -68,7 +68,7 @@ class Description:
     notes: tuple[str, ...]  # properties that predict the label alone, duplicates across splits
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for summary.json."""
+        """Return plain values for summary.json."""
         return {
             "headline": self.headline,
             "overall": [asdict(each) for each in self.overall],
@@ -80,7 +80,7 @@ class Description:
 def describe(
     columns: Columns, texts: Sequence[str], y: np.ndarray, late: np.ndarray, class_names: Sequence[str]
 ) -> tuple[str, tuple[Finding, ...], dict[str, tuple[Finding, ...]]]:
-    """The headline, the findings over all classes, and those of each class.
+    """Return the headline, the findings over all classes, and the findings of each class.
 
     columns: Properties of the training samples.
     texts: The samples' texts, whose words and phrases are properties too; may be empty.
@@ -103,7 +103,7 @@ def describe(
 
 
 def _of_class(columns: Columns, texts: list[str], own: np.ndarray, late: np.ndarray) -> Iterator[Finding]:
-    """Every property of the samples of one class."""
+    """Yield a finding for every property of the samples of one class."""
     for name, values in columns.items():
         for words, has in _splits(values[own]):
             yield _finding(name, f"have {name} {words}", has, late)
@@ -115,7 +115,7 @@ def _of_class(columns: Columns, texts: list[str], own: np.ndarray, late: np.ndar
 
 
 def _splits(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Ways to divide samples by one property, in words, and which samples are on one side."""
+    """Yield the ways to divide samples by one property, each as a description and a mask."""
     if values.dtype == object:
         known = np.array(["missing" if value is None or value != value else str(value) for value in values])
         names, counts = np.unique(known, return_counts=True)
@@ -138,14 +138,14 @@ def _splits(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 def _finding(name: str, words: str, has: np.ndarray, late: np.ndarray) -> Finding:
     sizes = int(late.sum()), int((~late).sum())
     few, most = int((has & late).sum()), int((has & ~late).sum())
-    if few / sizes[0] < most / sizes[1]:  # late samples share that they do not have it
+    if few / sizes[0] < most / sizes[1]:  # late samples may share that they lack the value
         words = words.replace(" = ", " other than ").replace(" ≤ ", " > ").replace(" missing", " known")
         few, most = sizes[0] - few, sizes[1] - most
     return _counted(name, words, few, sizes[0], most, sizes[1])
 
 
 def _counted(name: str, words: str, few: int, num_late: int, most: int, num_others: int) -> Finding:
-    """A finding with Newcombe's interval of the difference of two shares."""
+    """Return a finding with Newcombe's interval of the difference of two shares."""
     share, rest = few / num_late, most / num_others
     (low, high), (rest_low, rest_high) = wilson_interval(few, num_late), wilson_interval(most, num_others)
     effect = share - rest
@@ -157,7 +157,7 @@ def _counted(name: str, words: str, few: int, num_late: int, most: int, num_othe
 
 
 def _phrases(texts: list[str], late: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Words and phrases of up to three words, and how many late and other texts have each, (phrases, 2)."""
+    """Return phrases of up to three words, and how many late and other texts contain each, (phrases, 2)."""
     from sklearn.feature_extraction.text import CountVectorizer
 
     rows = np.arange(len(texts))
@@ -172,7 +172,7 @@ def _phrases(texts: list[str], late: np.ndarray) -> tuple[list[str], np.ndarray]
 
 
 def _sure(found: list[Finding], tried: int) -> list[Finding]:
-    """Findings that are not chance, by Fisher's exact test and Bonferroni's correction for those tried."""
+    """Return the significant findings, by Fisher's exact test with Bonferroni's correction."""
     from scipy.stats import hypergeom  # type: ignore[import-untyped]
 
     if not found:
@@ -184,13 +184,16 @@ def _sure(found: list[Finding], tried: int) -> list[Finding]:
 
 
 def _order(found: Finding) -> tuple[float, int]:
-    """The surest difference first; of equal ones the longer phrase, and "= B" before "other than A"."""
+    """Return a sort key that puts the surest difference first.
+
+    Among equal differences, the longer phrase comes first, and "= B" comes before "other than A".
+    """
     length = len(found.words)
     return (-round(found.interval[0], 6), -length if found.name == WORDING else length)
 
 
 def _best(found: list[Finding]) -> tuple[Finding, ...]:
-    """The first findings, one for each column, and no phrase that is part of another."""
+    """Return the first findings, one for each column, without phrases that are part of another."""
     kept: list[Finding] = []
     for each in found:
         known = any(
@@ -208,7 +211,7 @@ def _overlap(first: Finding, second: Finding) -> bool:
 
 
 def _overall(sure: dict[int, list[Finding]], y: np.ndarray, late: np.ndarray) -> tuple[Finding, ...]:
-    """Properties by which late samples differ in all classes together; of each class its best split."""
+    """Return the properties by which late samples of all classes differ, by the best split of each class."""
     names = dict.fromkeys(each.name for some in sure.values() for each in some)
     sizes = int(late.sum()), int((~late).sum())
     result = []
@@ -223,7 +226,7 @@ def _overall(sure: dict[int, list[Finding]], y: np.ndarray, late: np.ndarray) ->
 
 
 def _headline(overall: tuple[Finding, ...], classes: dict[str, tuple[Finding, ...]]) -> str:
-    """One sentence on the property that tells most over all, of the class with most late samples."""
+    """Return a sentence on the most informative property, for the class with the most late samples."""
     if not overall:
         return ""
     first = overall[0].name
@@ -245,10 +248,10 @@ def _headline(overall: tuple[Finding, ...], classes: dict[str, tuple[Finding, ..
 def predicts_alone(
     columns: Columns, y: np.ndarray, train: np.ndarray, held_out: np.ndarray, accuracy: float
 ) -> list[str]:
-    """Sentences on properties that alone predict the label of held-out samples as well as the model does.
+    """Return sentences on properties that alone predict held-out labels as well as the model does.
 
     train, held_out: Rows of `columns` and `y`.
-    accuracy: That of the model on the held-out rows.
+    accuracy: The model's accuracy on the held-out rows.
     """
     notes = []
     largest = float(np.bincount(y[held_out]).max() / len(held_out))
@@ -256,7 +259,7 @@ def predicts_alone(
         codes = _codes(values, train)
         table = np.zeros((int(codes.max()) + 1, int(y.max()) + 1))
         np.add.at(table, (codes[train], y[train]), 1)
-        table += np.bincount(y[train], minlength=table.shape[1]) / len(train)  # for what was not seen
+        table += np.bincount(y[train], minlength=table.shape[1]) / len(train)  # for unseen values
         right = float((table.argmax(1)[codes[held_out]] == y[held_out]).mean())
         error = math.sqrt(max(largest * (1 - largest), 1e-9) / len(held_out))
         if right >= accuracy - ALONE and right > largest + 3 * error:
@@ -268,7 +271,7 @@ def predicts_alone(
 
 
 def _codes(values: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """A property as whole numbers: categories, or 16 ranges of a number with like many samples each."""
+    """Return a property as integer codes: categories, or 16 ranges of a number with similar sample counts."""
     if values.dtype == object:
         return np.unique(values.astype(str), return_inverse=True)[1].reshape(-1)
     known = values[train][~np.isnan(values[train])]
@@ -277,9 +280,9 @@ def _codes(values: np.ndarray, train: np.ndarray) -> np.ndarray:
 
 
 def duplicates(keys: Sequence[tuple[str, str]], train: np.ndarray, held_out: np.ndarray) -> list[str]:
-    """Sentences on held-out samples that are copies of training samples.
+    """Return sentences on held-out samples that are copies of training samples.
 
-    keys: Of every sample, a digest of its content and one of what hardly changes in a near copy.
+    keys: Two digests of every sample: one of its content, and one of what hardly changes in a near copy.
     """
     exact, near = ({keys[row][kind] for row in train.tolist()} for kind in (0, 1))
     copies = sum(keys[row][0] in exact for row in held_out.tolist())
@@ -290,12 +293,18 @@ def duplicates(keys: Sequence[tuple[str, str]], train: np.ndarray, held_out: np.
 
 
 def text_keys(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """A near copy has the same words in the same order; case, digits and punctuation do not count."""
+    """Return the keys of texts for `duplicates`.
+
+    A near copy has the same words in the same order, regardless of case, digits and punctuation.
+    """
     return [(_digest(text), _digest(" ".join(re.findall(r"[^\W\d_]+", text.lower())))) for text in texts]
 
 
 def row_keys(columns: Columns) -> list[tuple[str, str]]:
-    """A near copy of a row has the same categories, and numbers that agree to three digits."""
+    """Return the keys of a table's rows for `duplicates`.
+
+    A near copy has the same categories, and numbers that agree to three digits.
+    """
     exact = zip(*(values.tolist() for values in columns.values()), strict=True)
     near = zip(
         *(
@@ -316,17 +325,17 @@ def _digest(content: str | bytes) -> str:
 
 
 def frame_columns(frame: Any) -> Columns:
-    """A table's columns as properties."""
+    """Return a table's columns as properties."""
     return {str(name): frame[name].to_numpy() for name in frame.columns}
 
 
 def image_columns(
     pixels: Callable[[int], np.ndarray], count: int, files: Sequence[Path] = ()
 ) -> tuple[Columns, list[tuple[str, str]]]:
-    """Measurements of images, and their keys for `duplicates`.
+    """Return measurements of images, and their keys for `duplicates`.
 
-    pixels: Gives an image, (3, height, width) uint8.
-    files: Where the images lie, if they are files; then size and format are measured too.
+    pixels: A function that returns an image, (3, height, width) uint8.
+    files: The paths of the images, if they are files. Then size and format are measured too.
     """
     rows, keys = [], []
     for number in range(count):
@@ -347,7 +356,7 @@ def image_columns(
 
 
 def _measured(image: np.ndarray) -> dict[str, float | str]:
-    """Colours, brightness, contrast and sharpness of one image, and the colour of its border."""
+    """Return the colors, brightness, contrast and sharpness of one image, and the color of its border."""
     values = image.astype(np.float64)
     grey = values.mean(axis=0)
     width = max(min(grey.shape) // 16, 1)
@@ -372,7 +381,7 @@ def _measured(image: np.ndarray) -> dict[str, float | str]:
 
 
 def colour_name(colour: np.ndarray) -> str:
-    """The nearest of some colours that have a name.
+    """Return the name of the nearest of some named colors.
 
     >>> colour_name(np.array([230, 30, 30]))
     'red'

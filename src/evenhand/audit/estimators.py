@@ -1,4 +1,4 @@
-"""Tables and texts as tasks of estimators: boosting on columns, a linear model on words, or your own."""
+"""Turn tables and texts into tasks for estimators: boosting, a linear model on words, or your own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from evenhand.training.estimator_histories import seeded, training_of
 from evenhand.training.recipe import Recipe
 
 FOLDS = 4
-RECIPE = Recipe(model="linear", batch_size=1024)  # of estimators, only the batches of predictions count
+RECIPE = Recipe(model="linear", batch_size=1024)  # for estimators, only predictions use its batch size
 NAMES = {"boosting": "gradient boosting", "linear": "linear on TF-IDF"}
 
 
@@ -31,7 +31,7 @@ class Estimated:
     """An audit's data as numbers, the estimator that learns from them, and the files of its models."""
 
     def __init__(self, data: Samples, *, own: str = "", made: Any = None, epochs: int | None = None) -> None:
-        """own, made: The module:function of a user's own estimator, and what it makes."""
+        """Prepare the estimator; `own` is the user's module:function, and `made` is what it returns."""
         if made is not None and training_of(made) is None:
             raise ValueError(
                 "the estimator of --model must learn step by step (boosting, partial_fit or warm_start), "
@@ -54,7 +54,7 @@ class Estimated:
         }
 
     def task(self) -> Task:
-        """The samples as numbers; what turns them into numbers learns from the training part alone."""
+        """Return the samples as numbers, by a transformer that is fitted to the training split."""
         data, rows = self.data, self.data.rows(TRAIN)
         if data.kind == "text":
             table.fitted_words(self.transformer, [data.texts[row] for row in rows])
@@ -65,7 +65,7 @@ class Estimated:
         return data.task("table", x, x, *data.class_names, recipe=RECIPE)
 
     def features_of(self, task: Task, shortcut: Shortcut, words: set[str]) -> str:
-        """The numbers of the features that show a property, with commas."""
+        """Return the indices of the features that show a property, separated by commas."""
         if self.data.kind == "text":
             names = self.transformer.get_feature_names_out()
             return ",".join(str(row) for row, name in enumerate(names) if name in words)
@@ -78,7 +78,10 @@ class Estimated:
         return ",".join(str(row) for row in np.flatnonzero(changed))
 
     def finished(self, found: Evidence) -> Evidence:
-        """The same with both models as files that `evenhand predict` reads, or, if your own, as pickles."""
+        """Return the evidence with both models as files.
+
+        `evenhand predict` reads these files. The user's own estimators are saved as pickles instead.
+        """
         files = dict[str, bytes]()
         for name, record in found.records.items():
             if self.made is not None:
@@ -92,7 +95,7 @@ class Estimated:
         return dataclasses.replace(found, files=files, about=about)
 
     def _pickled(self, found: Evidence, *, balanced: bool) -> bytes:
-        """A scikit-learn pipeline, trained once more; evenhand itself never reads it."""
+        """Return a scikit-learn pipeline, trained once more, as a pickle that evenhand itself never reads."""
         import joblib  # type: ignore[import-untyped]
         from sklearn.pipeline import make_pipeline
 

@@ -1,4 +1,4 @@
-"""Evidence: what the trainings of an audit leave, whatever was trained."""
+"""Evidence: the results of an audit's trainings, for any kind of model."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ PARTS = ("train", "val", "test")
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Loss histories, pseudo-groups, and what both models make of every sample.
+    """Loss histories, pseudo-groups, and the predictions of both models for every sample.
 
-    `unseen` and `unseen_balanced` are what models that have not seen a training sample make of it: the
-    training set is divided into folds, and each fold is predicted by a model trained on the others as they
-    are, and by one trained on their balanced set.
+    `unseen` and `unseen_balanced` are out-of-fold predictions. The training set is divided into folds. Each
+    fold is predicted by a model trained on the other folds, and by one trained on their balanced set.
     """
 
     class_names: tuple[str, ...]
@@ -41,7 +40,7 @@ class Evidence:
     baseline: Mapping[str, np.ndarray]  # per part: predicted classes, (samples,) int64
     balanced: Mapping[str, np.ndarray]
     unseen: np.ndarray  # (training samples, classes) float32 probabilities
-    unseen_balanced: np.ndarray  # the same
+    unseen_balanced: np.ndarray  # the same, by balanced models
     shortcut: Shortcut | None = None  # the property that alone predicts most labels
     unseen_without: np.ndarray | None = None  # like `unseen`, by models that do not see that property
     group: Mapping[str, np.ndarray] | None = None  # for scoring only
@@ -53,22 +52,22 @@ class Evidence:
 
     @cached_property
     def late(self) -> np.ndarray:
-        """(training samples,) bool: in its class's smaller cluster, and that one has the higher loss."""
+        """(training samples,) bool: in its class's smaller cluster, which has the higher loss."""
         return late_samples(self.parts, self.losses)
 
     @cached_property
     def val_late(self) -> np.ndarray:
-        """(validation samples,) bool: the same of the validation set."""
+        """(validation samples,) bool: the late samples of the validation set."""
         return late_samples(self.val_parts, self.val_losses)
 
     @cached_property
     def val_parts(self) -> Partition:
-        """The validation set's pseudo-groups, by the identifier's losses on it."""
+        """The pseudo-groups of the validation set, from the identifier's losses on it."""
         return partition(self.val_losses, self.y["val"])
 
 
 def late_samples(parts: Partition, losses: np.ndarray) -> np.ndarray:
-    """The samples of smaller clusters whose loss is the higher one, (samples,) bool."""
+    """Return the samples of smaller clusters that have the higher loss, (samples,) bool."""
     mean = np.asarray(losses, dtype=np.float64).mean(axis=1)
     late = parts.minority.copy()
     for label in parts.classes:
@@ -80,7 +79,7 @@ def late_samples(parts: Partition, losses: np.ndarray) -> np.ndarray:
 
 
 def folds(parts: Partition, count: int) -> np.ndarray:
-    """Which fold each sample is in; every cluster of every class is spread evenly, (samples,) int64."""
+    """Return the fold of each sample, (samples,) int64, with every cluster of every class spread evenly."""
     fold = np.zeros(len(parts.labels), dtype=np.int64)
     rng = np.random.default_rng([count, 31])
     start = 0
@@ -93,13 +92,15 @@ def folds(parts: Partition, count: int) -> np.ndarray:
 
 
 def balanced_without(parts: Partition, kept: np.ndarray) -> np.ndarray:
-    """The balanced multiset of some of the samples: rows repeated as often as their weight says."""
+    """Return the balanced multiset of some of the samples, in which rows are repeated by their weight."""
     times = np.rint(sample_weights(parts)).astype(np.int64)
     return np.repeat(kept, times[kept])
 
 
 def course(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First epoch (from 1) from which on a sample stays right, -1 for never; and how often it was forgotten.
+    """Return the first epoch from which each sample stays right, and how often it was forgotten.
+
+    Epochs count from 1. The epoch is -1 for samples that are wrong in the last epoch.
 
     >>> learned, forgotten = course(np.array([[0, 1, 0, 1, 1], [1, 1, 1, 1, 0]], dtype=bool))
     >>> learned.tolist(), forgotten.tolist()
@@ -125,10 +126,10 @@ def collect(
     shortcut: Shortcut | None = None,
     without: str = "",
 ) -> Evidence:
-    """Train the models of an audit, or read what an earlier call has left under `runs`.
+    """Train the models of an audit, or read the runs that an earlier call has left under `runs`.
 
-    estimator: The settings of the method that name an estimator; without them, networks are trained.
-    without: The features that show the shortcut, for the method.
+    estimator: The method's settings that name an estimator. Without them, networks are trained.
+    without: The features that show the shortcut, which the method needs.
     """
     settings: dict[str, Any] = {"recipe": recipe, "seed": seed, "runs": runs, "device": device, "show": show}
     method = "evenhand.audit.method"
@@ -188,7 +189,7 @@ def _history(record: Record, name: str, epochs: int) -> np.ndarray:
 
 
 def _outputs(record: Record, stage: str) -> np.ndarray:
-    """What a training says of the samples that it was kept for."""
+    """Return a training's outputs for the samples for which they were kept."""
     folder = record.stage(stage)
     path = folder / "outputs-estimator.npy"
     path = path if path.exists() else folder / "outputs-val.npy"

@@ -29,15 +29,15 @@ from evenhand.core.metrics import wilson_interval
 from evenhand.core.partition import Partition, partition
 
 AIMS = ("worst-group", "accuracy")
-CLIP = 3.0  # losses above so many times chance count as that: a few outliers must not make a hump
+CLIP = 3.0  # losses are clipped at so many times chance, since a few outliers must not make a hump
 FLOOR, CLASS_FLOOR = 0.77, 0.85  # of the strength over all classes, and of one class by itself
-BASE, SPREAD = 0.70, 2.3  # few samples need more: BASE + SPREAD / sqrt(samples)
+BASE, SPREAD = 0.70, 2.3  # fewer samples have a higher threshold: BASE + SPREAD / sqrt(samples)
 FEWEST_LATE = 3  # samples that may be called a minority, of one class or of all
-FEWEST_ERRORS = 10  # of the first model; with fewer, no test of what mends them has power
+FEWEST_ERRORS = 10  # of the first model; with fewer, no test of their correction has power
 LIKELY, POSSIBLE, SURE, CERTAIN = 0.84, 1.28, 1.645, 2.33  # standard errors: 20%, 10%, 5%, 1% by chance
 CLEARLY, HARDLY = 0.05, 0.03  # by which the strength exceeds its threshold
 MOST_DOUBTED = 0.1  # of all labels that may look wrong
-MOST_LOST = 0.2  # late samples lost for each that is mended, where nothing but the gain speaks for a minority
+MOST_LOST = 0.2  # late samples lost per corrected one, where only the gain indicates a minority
 LEAST_GAIN = 0.05  # of the samples that a shortcut contradicts
 FEWEST_AGAINST = 6  # samples that a property contradicts; fewer cannot be tested
 BINS = 5  # of the first model's confidence, within each of its answers
@@ -62,20 +62,20 @@ class Change:
 
 @dataclass(frozen=True)
 class Information:
-    """Does the second model's answer tell the label among samples that the first answers alike?"""
+    """A test of whether the second answer predicts the label among samples with the same first answer."""
 
     z: float
     odds_ratio: float
 
     @property
     def chance(self) -> float:
-        """How likely so large a statistic is where the second answer tells nothing, one-sided."""
+        """The one-sided probability of so large a statistic if the second answer tells nothing."""
         return math.erfc(self.z / math.sqrt(2)) / 2
 
 
 @dataclass(frozen=True)
 class ShortcutTest:
-    """Of the samples that a property contradicts, what a model gets right that does not rely on it."""
+    """The accuracies, on samples that a property contradicts, of models with and without that property."""
 
     name: str
     words: str
@@ -92,7 +92,7 @@ class ShortcutTest:
 
     @property
     def chance(self) -> float:
-        """How likely so large a difference is by chance, one-sided."""
+        """The one-sided probability of so large a difference by chance."""
         return math.erfc(self.z / math.sqrt(2)) / 2
 
     @property
@@ -105,7 +105,7 @@ class ShortcutTest:
 
 
 def shortcut_test(found: Evidence) -> ShortcutTest | None:
-    """The test of the property that alone predicts most labels (McNemar); None if there is none."""
+    """Return McNemar's test of the property that alone predicts most labels; None if there is none."""
     known = found.shortcut
     if known is None:
         return None
@@ -123,7 +123,7 @@ def shortcut_test(found: Evidence) -> ShortcutTest | None:
 
 @dataclass(frozen=True)
 class ClassEvidence:
-    """One class: how far its late samples stand apart, and what balancing does to them."""
+    """The evidence of one class: how far its late samples stand apart, and what balancing does to them."""
 
     name: str
     samples: int
@@ -163,18 +163,18 @@ class Judgement:
         return self.advice == "retrain" and test is not None and test.z > CERTAIN and test.gain > LEAST_GAIN
 
     def minority(self, found: Evidence) -> np.ndarray:
-        """The training samples of the minority: those that contradict the shortcut, or late ones."""
+        """Return the training samples of the minority: those that contradict the shortcut, or late ones."""
         return found.shortcut.against if self.proven and found.shortcut is not None else found.late
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for summary.json."""
+        """Return plain values for summary.json."""
         derived = {"even": self.even.z, "collected": self.collected.z}
         result = asdict(self) | {name: asdict(getattr(self, name)) | {"z": z} for name, z in derived.items()}
         return result | {"information": asdict(self.information) | {"chance": self.information.chance}}
 
 
 def judge(found: Evidence, aim: str = "worst-group") -> Judgement:
-    """The advice for the whole, and the evidence of every class."""
+    """Return the advice with its evidence, overall and for every class."""
     if aim not in AIMS:
         raise ValueError(f"--aim must be {' or '.join(AIMS)}, got {aim!r}")
     y, late = found.y["train"], found.late
@@ -187,7 +187,7 @@ def judge(found: Evidence, aim: str = "worst-group") -> Judgement:
     apart = late_samples(parts, found.losses)
     sizes = np.array([int((apart & (y == label)).sum()) for label in parts.classes])
     strength, needed = overall(gaps, sizes), threshold(len(y))
-    # Gaps know no direction: where the smaller parts are learned sooner, there is nothing late to repeat.
+    # Gaps have no direction: if the smaller parts are learned sooner, there are no late samples to repeat.
     excess = strength - needed if min(sizes.sum(), late.sum()) >= FEWEST_LATE else -1.0
     test = shortcut_test(found)
     losing = _losing(found, before, after)
@@ -227,12 +227,12 @@ def advise(
     losing: str,
     test: ShortcutTest | None = None,
 ) -> tuple[str, str]:
-    """The advice and its main reason.
+    """Return the advice and its main reason.
 
-    excess: By how much the strength exceeds its threshold.
-    late_changes: How many late samples are mended, and how many are lost.
-    losing: A class that pays for the gain of the others; empty if there is none.
-    test: That of the property that alone predicts most labels; None if there is no such property.
+    excess: The excess of the strength over its threshold.
+    late_changes: The numbers of late samples that are corrected and that are lost.
+    losing: A class that loses while the others gain; empty if there is none.
+    test: The test of the property that alone predicts most labels; None if there is no such property.
     """
     y = found.y["train"]
     errors = int((found.unseen.argmax(1) != y).sum())
@@ -275,7 +275,7 @@ def _advise_by_histories(
     late_changes: Sequence[int],
     losing: str,
 ) -> tuple[str, str]:
-    """The advice where shortcuts may be of a kind that has no name, as in images and embeddings."""
+    """Return the advice where shortcuts may have no named property, as in images and embeddings."""
     y, informed = found.y["train"], information.z > -SURE
     steady = late_changes[1] <= MOST_LOST * late_changes[0]
     clearly = even.z > LIKELY and excess >= CLEARLY
@@ -307,7 +307,7 @@ def _advise_by_histories(
 
 
 def even_change(before: np.ndarray, after: np.ndarray, late: np.ndarray, y: np.ndarray) -> Change:
-    """The mean accuracy over pseudo-groups: the late samples and the others of every class."""
+    """Return the change of the mean accuracy over pseudo-groups: each class's late and other samples."""
     sides = [_mean_over_classes(before[part], after[part], y[part]) for part in (late, ~late) if part.any()]
     if len(sides) < 2:
         return Change(float(before.mean()), float(after.mean()), 1.0)
@@ -318,7 +318,7 @@ def even_change(before: np.ndarray, after: np.ndarray, late: np.ndarray, y: np.n
 
 
 def _mean_over_classes(before: np.ndarray, after: np.ndarray, y: np.ndarray) -> Change:
-    """The mean of the classes' accuracies. A class with few samples borrows the rate of changes of all."""
+    """Return the change of the mean class accuracy. Small classes borrow the overall rate of changes."""
     present, y = np.unique(y, return_inverse=True)
     sizes = np.bincount(y)
     right = [np.bincount(y, each) / sizes for each in (before, after)]
@@ -330,7 +330,7 @@ def _mean_over_classes(before: np.ndarray, after: np.ndarray, y: np.ndarray) -> 
 
 
 def _losing(found: Evidence, before: np.ndarray, after: np.ndarray) -> str:
-    """The class with the surest loss with its pseudo-groups even; empty where that may be chance."""
+    """Return the class with the surest loss, with equal pseudo-groups; empty if it may be chance."""
     y, late = found.y["train"], found.late
     changes = [even_change(before[y == k], after[y == k], late[y == k], y[y == k]) for k in np.unique(y)]
     lowest = int(np.argmin([change.z for change in changes]))
@@ -338,9 +338,9 @@ def _losing(found: Evidence, before: np.ndarray, after: np.ndarray) -> str:
 
 
 def paired_change(before: np.ndarray, after: np.ndarray) -> Change:
-    """The accuracies of two models on the same samples, given which each gets right.
+    """Return the accuracies of two models on the same samples, given which each gets right.
 
-    One changed sample is added to the variance: no change among few samples is no proof of no change.
+    One changed sample is added to the variance, because no change among few samples proves little.
 
     >>> paired_change(np.array([1, 0, 0, 1], bool), np.array([1, 1, 0, 1], bool)).gain
     0.25
@@ -351,10 +351,11 @@ def paired_change(before: np.ndarray, after: np.ndarray) -> Change:
 
 
 def conditional_information(first: np.ndarray, second: np.ndarray, y: np.ndarray) -> Information:
-    """The Cochran-Mantel-Haenszel test of the second model's answers against the labels, (samples, classes).
+    """Return the Cochran-Mantel-Haenszel test of the second model's answers against the labels.
 
-    A stratum holds the samples with the same answer of the first model and a like confidence. In it, for each
-    other class, a table counts whether the second model names that class and whether it is the label.
+    The probabilities are (samples, classes). A stratum contains the samples with the same answer and similar
+    confidence of the first model. For each other class, a table per stratum counts whether the second model
+    names that class and whether it is the label.
     """
     answer, other = first.argmax(1), second.argmax(1)
     observed = expected = variance = 0.0
@@ -378,7 +379,7 @@ def conditional_information(first: np.ndarray, second: np.ndarray, y: np.ndarray
 
 
 def strata(first: np.ndarray) -> list[np.ndarray]:
-    """Samples with the same answer, in BINS of equal size by the confidence of the answer."""
+    """Return the samples of each answer, in BINS of equal size by the confidence of the answer."""
     answer, confidence = first.argmax(1), first.max(1)
     result = []
     for label in np.unique(answer):
@@ -388,7 +389,7 @@ def strata(first: np.ndarray) -> list[np.ndarray]:
 
 
 def threshold(samples: int, floor: float = FLOOR) -> float:
-    """The gap that one hump of so many samples hardly ever exceeds.
+    """Return the gap that one hump of so many samples hardly ever exceeds.
 
     >>> round(threshold(100), 2), threshold(5000)
     (0.93, 0.77)
@@ -397,7 +398,7 @@ def threshold(samples: int, floor: float = FLOOR) -> float:
 
 
 def class_gaps(parts: Partition) -> np.ndarray:
-    """For every class, the share of the margins' variance that its two clusters explain, (classes,)."""
+    """Return the share of the margins' variance that the two clusters of each class explain, (classes,)."""
     gaps = np.zeros(len(parts.classes))
     for number, label in enumerate(parts.classes):
         own = parts.labels == label
@@ -410,16 +411,17 @@ def class_gaps(parts: Partition) -> np.ndarray:
 
 
 def humps(losses: np.ndarray, labels: np.ndarray) -> tuple[Partition, np.ndarray]:
-    """The clusters of losses in units of chance, extremes clipped, and every class's gap."""
+    """Return the clusters of losses, clipped at CLIP times chance, and the gap of every class."""
     chance = np.log(max(len(np.unique(labels)), 2))
     parts = partition(np.minimum(losses, CLIP * chance), labels)
     return parts, class_gaps(parts)
 
 
 def overall(gaps: np.ndarray, late: np.ndarray) -> float:
-    """The mean gap of the classes, each counted once or by its late samples, whichever is more.
+    """Return the mean gap of the classes, weighted equally or by their late samples, whichever is larger.
 
-    One minority sample in most classes is not outvoted by the large cut of another class.
+    The weights are square roots of late samples. One minority sample in most classes is not outvoted by the
+    large cut of another class.
 
     >>> overall(np.array([0.9, 0.9, 0.75]), np.array([1, 1, 36]))
     0.85
@@ -452,7 +454,7 @@ HEADLINES = {
 
 
 def evidence_sentences(judged: Judgement) -> list[str]:
-    """The counts and the three numbers."""
+    """Return sentences on the counts and the three numbers."""
     even, collected, information = judged.even, judged.collected, judged.information
     low, high = (100 * (even.gain + side * 1.96 * even.error) for side in (-1, 1))
     tells = "tells more about the label" if information.z > SURE else "tells nothing more about the label"
@@ -475,7 +477,7 @@ def _both(change: Change) -> str:
 
 
 def class_advice(evidence: ClassEvidence) -> str:
-    """What the loss histories of one class say."""
+    """Return what the loss histories of one class show."""
     if evidence.words == "clear":
         return "Some of its samples are learned later than the rest."
     if evidence.words == "weak":
@@ -486,7 +488,7 @@ def class_advice(evidence: ClassEvidence) -> str:
 
 
 def recommendation(judged: Judgement) -> str:
-    """Which model to ship, and why."""
+    """Return which model to ship, and why."""
     if judged.advice != "retrain":
         return "Ship the model trained on the data as collected."
     change = f"accuracy as collected changes by {100 * judged.collected.gain:+.1f} points"
@@ -499,7 +501,7 @@ def recommendation(judged: Judgement) -> str:
 
 
 def sentences(judged: Judgement, shortcut: str) -> tuple[str, ...]:
-    """What the shortcut is, if one is named, what to do, and how sure that is."""
+    """Return sentences on the shortcut, if it has a name, on what to do, and on how sure that is."""
     return tuple(each for each in (shortcut, recommendation(judged), judged.reasons[0]) if each)
 
 
@@ -507,7 +509,7 @@ def sentences(judged: Judgement, shortcut: str) -> tuple[str, ...]:
 
 
 def shares(correct: np.ndarray, part: np.ndarray, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The accuracy of every class or group that has samples, with its interval."""
+    """Return the accuracy of every class or group that has samples, with its interval."""
     result = []
     for number in np.unique(part).tolist():
         own = correct[part == number]
@@ -524,7 +526,10 @@ def _worst(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def scores(found: Evidence, predictions: dict[str, np.ndarray], part: str) -> dict[str, Any]:
-    """One model on one part: accuracy, every class, every pseudo-group (validation), every true group."""
+    """Return one model's accuracies on one split: overall, by class, by pseudo-group and by true group.
+
+    Pseudo-groups are known for validation samples only.
+    """
     y, correct = found.y[part], predictions[part] == found.y[part]
     everything = np.zeros(len(y), dtype=np.int64)
     classes = shares(correct, y, found.class_names)
@@ -537,7 +542,7 @@ def scores(found: Evidence, predictions: dict[str, np.ndarray], part: str) -> di
         late = found.val_late
         names = tuple(f"{name}, {kind}" for name in found.class_names for kind in ("early", "late"))
         pseudo = shares(correct, 2 * y + late, names)
-        # Judged together: one class's late samples are often too few to say anything.
+        # They are judged together, because one class often has too few late samples.
         together = shares(correct[late], everything[late], ("late",))
         result |= {"pseudo_groups": pseudo, "worst_pseudo_group": _worst(pseudo)}
         result["late"] = together[0] if together else None
@@ -551,9 +556,9 @@ def scores(found: Evidence, predictions: dict[str, np.ndarray], part: str) -> di
 
 
 def value_names(found: Evidence) -> tuple[str, ...]:
-    """Names of the group column's values, where the groups are its values within each class in turn.
+    """Return the names of the group column's values, if the groups are its values within each class in turn.
 
-    A task of one's own may number its groups otherwise; then there are none.
+    A user's task may number its groups differently. Then the result is empty.
     """
     number = len(found.group_names) // len(found.class_names)
     values = [name.removeprefix(f"{found.class_names[0]}, ") for name in found.group_names[:number]]
@@ -562,7 +567,7 @@ def value_names(found: Evidence) -> tuple[str, ...]:
 
 
 def side_by_side(found: Evidence) -> dict[str, Any]:
-    """Both models on validation and test samples."""
+    """Return the scores of both models on validation and test samples."""
     models = {"baseline": dict(found.baseline), "balanced": dict(found.balanced)}
     return {
         key: {part: scores(found, predictions, part) for part in ("val", "test")}

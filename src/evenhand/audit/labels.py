@@ -1,9 +1,9 @@
 """Wrong labels: confident learning (Northcutt et al., JAIR 2021) on out-of-fold probabilities.
 
-Confident learning also counts a minority that the model gets wrong. A wrong label tells itself apart from a
-minority by its place. A sample of B that is labelled A is a B like any other: among all B's, ordered by how
-much they look like an A, its place is anywhere. A minority of A looks more like an A than ordinary B's do. So
-a fifth of the wrong labels, and hardly any minority, is beyond the place 0.8.
+Confident learning also counts a minority that the model gets wrong. A wrong label differs from a minority by
+its place. A sample of B that is labeled A is an ordinary B. Among all samples of B, ordered by how much they
+look like A, it may have any place. A minority of A looks more like A than ordinary samples of B do. So a
+fifth of the wrong labels, and hardly any minority sample, is beyond the place 0.8.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ FLOOR = 1e-7  # of a probability
 
 
 def wrong_labels(found: Evidence, *, minority: bool) -> np.ndarray:
-    """Which training samples are likely mislabelled, (samples,) bool.
+    """Return which training samples are likely mislabeled, (samples,) bool.
 
-    minority: Whether the audit has found a minority. Then only as many candidates are listed as are estimated
-        to be wrong, and none whose label the balanced model confirms.
+    minority: Whether the audit has found a minority. Then the list is limited to the estimated number of
+        wrong labels, and omits labels that the balanced model confirms.
     """
     y = found.y["train"]
     listed = np.zeros(len(y), dtype=bool)
@@ -42,17 +42,18 @@ def wrong_labels(found: Evidence, *, minority: bool) -> np.ndarray:
 
 
 def learned(probabilities: np.ndarray, y: np.ndarray) -> bool:
-    """Whether the answers are right more often than the largest class is, beyond two standard errors."""
+    """Return whether accuracy exceeds the share of the largest class by more than two standard errors."""
     right, largest = float((probabilities.argmax(1) == y).mean()), float(np.bincount(y).max() / len(y))
     return bool(right > largest + 2 * (largest * (1 - largest) / len(y)) ** 0.5)
 
 
 def confident_learning(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Candidates for wrong labels by the calibrated joint of given and confident labels, (samples,) bool.
+    """Return candidates for wrong labels, (samples,) bool.
 
-    A sample counts as class j where the probability of j is at least the mean over the samples labelled j.
-    Of label i, as many samples are taken as the joint says belong to j, those with the largest difference of
-    the probabilities of j and i first. Samples whose label the model finds likeliest are left out.
+    They follow from the calibrated joint distribution of given and confident labels. A sample counts as class
+    j if its probability of j is at least the mean over the samples labeled j. For label i, the joint
+    distribution gives the number of samples that belong to j. Those with the largest difference of the
+    probabilities of j and i are taken. Samples whose label is the model's prediction are omitted.
     """
     count = probabilities.shape[1]
     sizes = np.bincount(y, minlength=count)
@@ -74,17 +75,17 @@ def confident_learning(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def wrong_count(place: np.ndarray) -> int:
-    """The estimated number of wrong labels among samples at these places."""
+    """Return the estimated number of wrong labels among samples at these places."""
     return min(round(int((place > ORDINARY).sum()) / (1 - ORDINARY)), len(place))
 
 
 def ordinary(unseen: np.ndarray, y: np.ndarray, suspects: np.ndarray, most_alike: float = 1.0) -> np.ndarray:
-    """Each suspect's place among the other samples of the class that it is likeliest to be, (suspects,).
+    """Return each suspect's place among the other samples of its most likely class, (suspects,).
 
-    0: more like its own label than all of them; 1: less than all. The samples are ordered by the odds of the
-    suspect's label against that class; those that are suspects themselves do not count. The place is 0 where
-    more than `most_alike` of the label's samples are beyond ORDINARY: a model that cannot tell two classes
-    apart can tell no wrong label.
+    At place 0, a suspect looks more like its own label than all of them; at place 1, less than all. The
+    samples are ordered by the odds of the suspect's label against that class, without other suspects. The
+    place is 0 if more than `most_alike` of the label's samples are beyond ORDINARY. A model that cannot
+    distinguish two classes cannot detect wrong labels between them.
 
     >>> unseen = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.1, 0.9], [0.15, 0.85]])
     >>> ordinary(unseen, np.array([0, 0, 1, 1, 0]), np.array([4]))

@@ -1,4 +1,4 @@
-"""TAB with a check: models that were trained without a fold predict the samples in it."""
+"""Train TAB with cross-validation: models that were trained without a fold predict its samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def train(
     epochs: int = 0,
     without: str = "",
 ) -> nn.Module:
-    """TAB's two trainings, then both again without each fold; gives the balanced model.
+    """Run TAB's two trainings, repeat both without each fold, and return the balanced model.
 
     num_folds: With 0, only the model of the data as collected is trained.
     estimator: "boosting", "linear" or module:function, instead of the recipe's network.
@@ -89,12 +89,12 @@ def keep_outputs(run: Run, fit: Fit, rows: np.ndarray) -> None:
 
 
 def outputs(run: Run, fit: Fit, split: Split) -> np.ndarray:
-    """A training's probabilities of these samples, (samples, classes) float32."""
+    """Return a training's probabilities of these samples, (samples, classes) float32."""
     return np.asarray(run.predict(fit.model, split).softmax(1).numpy())
 
 
 def without_features(split: Split, columns: list[int]) -> Split:
-    """The same samples, these features being zero."""
+    """Return the same samples with these features set to zero."""
     if isinstance(split.x, SparseRows):
         keep = np.ones(split.x.matrix.shape[1])
         keep[columns] = 0
@@ -105,7 +105,7 @@ def without_features(split: Split, columns: list[int]) -> Split:
 
 
 def make(name: str, run: Run, num_categories: int = 0, epochs: int = 0) -> Any:
-    """A fresh estimator; its random states are the run's seed."""
+    """Return a fresh estimator whose random state is the run's seed."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import SGDClassifier
 

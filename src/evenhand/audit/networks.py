@@ -1,4 +1,4 @@
-"""Evidence from networks: a pretrained backbone, fine-tuned or frozen, a small CNN, or your own."""
+"""Train networks for an audit: a pretrained backbone, fine-tuned or frozen, a small CNN, or your own."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from evenhand.training.store import write_bytes
 BACKBONES = ("resnet18", "mobilenet_v2", "resnet50", "mobilenet_v3_small", "efficientnet_b0")
 FROZEN_SIZE, OWN_SIZE = 128, 32  # pixels
 TUNED_SIZE = {"cpu": 48, "cuda": 128}  # pixels; on a CPU 2,000 photos then take half an hour
-MOST_TUNED = 4000  # images that a CPU fine-tunes on; beyond, the backbone is frozen
+MOST_TUNED = 4000  # images up to which a CPU fine-tunes; beyond this, the backbone is frozen
 TUNED = Recipe(optimizer="sgd", lr=1e-2, epochs=15, batch_size=64, check_every=1, average=True)
-WAIT = 100  # steps without a gain, at least, until a fine-tuned network stops
+WAIT = 100  # minimum number of steps without a gain before fine-tuning stops
 HEAD = Recipe(model="linear", epochs=60, batch_size=64, check_every=1)
 CHUNK = 64  # images in one pass through a backbone
 
 
 def finished(found: Evidence) -> Evidence:
-    """The same with both networks as files that say what they take."""
+    """Return the evidence with both networks as files that describe their inputs."""
     files = {
         f"{name}.safetensors": portable.network_bytes(
             (record.path / "model.safetensors").read_bytes(),
@@ -51,10 +51,10 @@ def finished(found: Evidence) -> Evidence:
 def image_task(
     data: Samples, *, model: str | None, size: int | None, device: str, frozen: bool | None = None
 ) -> tuple[Task, Backbone | None]:
-    """The Task of images, and the backbone if it is frozen: then the inputs are what its last layer sees.
+    """Return the Task of images, and the backbone if it is frozen, so that the inputs are its features.
 
-    A network that is trained as a whole takes shortcuts that frozen features hide, such as a colour. So it
-    is fine-tuned where that can be done within the hour.
+    A network that is trained as a whole learns shortcuts that frozen features hide, such as a color. So it is
+    fine-tuned if that takes less than about an hour.
     """
     place = resolve_device(device).type
     found = None if model is not None and (":" in model or model == "cnn") else local_weights(model)
@@ -86,10 +86,10 @@ def image_task(
 
 
 def _patience(num_samples: int) -> int:
-    """How many epochs fine-tuning waits for a gain: of few images more, since an epoch is few steps.
+    """Return the number of epochs that fine-tuning waits for a gain; it is larger for few images.
 
-    Statistics of batches follow the weights slowly, so for some dozens of steps a network that has learned
-    is validated as if it had not.
+    Batch statistics follow the weights slowly. So for some dozens of steps, a network that has learned is
+    validated as if it had not.
 
     >>> _patience(1400), _patience(280)
     (5, 20)
@@ -98,12 +98,12 @@ def _patience(num_samples: int) -> int:
 
 
 def shape_of(task: Task) -> tuple[int, ...]:
-    """The shape of one sample as a model sees it."""
+    """Return the shape of one sample as a model sees it."""
     return tuple(as_input(task.train.x[int(task.train.rows[0])]).shape)
 
 
 def check_model(task: Task, name: str | None) -> None:
-    """Say what is wrong with a model before anything is trained: it must give one output per class."""
+    """Raise an error before any training unless the model returns one output per class."""
     if name is None:
         return
     model = make_model(name, shape=shape_of(task), num_classes=task.num_classes)
@@ -133,7 +133,7 @@ def check_model(task: Task, name: str | None) -> None:
 
 
 def _own_size(file: Path) -> int:
-    """Small pictures keep their size, large ones are reduced to what a small CNN can learn on a CPU."""
+    """Return the training size. Small images keep theirs, and large ones are reduced for a small CNN."""
     from PIL import Image
 
     try:
@@ -144,7 +144,7 @@ def _own_size(file: Path) -> int:
 
 
 def local_weights(model: str | None) -> tuple[str, Path] | None:
-    """A backbone and its weights file on this machine; nothing is ever downloaded for an audit."""
+    """Return a backbone and its weights file on this machine; an audit never downloads anything."""
     given = os.environ.get("EVENHAND_WEIGHTS")
     places = [Path(given)] if given else []
     places.append(Path(torch.hub.get_dir()) / "checkpoints")
@@ -159,7 +159,7 @@ def local_weights(model: str | None) -> tuple[str, Path] | None:
 
 
 class Backbone:
-    """A pretrained network whose last layer is trained anew, the rest being left as it is."""
+    """A pretrained network of which only a new last layer is trained."""
 
     def __init__(self, name: str, weights: Path, size: int, class_names: tuple[str, ...]) -> None:
         self.name, self.size, self.class_names = name, size, class_names
@@ -176,7 +176,7 @@ class Backbone:
         self.mean, self.std = torch.zeros(1), torch.ones(1)
 
     def features(self, data: Samples, device: str) -> tuple[Tensor, str]:
-        """What the last layer sees of every image, (images, features) float32; computed once and kept."""
+        """Return the last layer's inputs, (images, features) float32, computed once and cached."""
         images = decode_images("audit", data.files, self.size)
         digest = checksum(self.name, self.digest, images.digest)
         file = cache_root() / "features" / f"{digest}.npy"
@@ -204,7 +204,7 @@ class Backbone:
         write_bytes(file, buffer.getvalue())
 
     def finished(self, found: Evidence) -> Evidence:
-        """The same, its two models being whole networks instead of last layers."""
+        """Return the evidence with whole networks as its two models, instead of last layers."""
         takes = {
             "model": self.name,
             "shape": [3, self.size, self.size],
@@ -222,7 +222,7 @@ class Backbone:
         return dataclasses.replace(found, files=files, about=about)
 
     def whole(self, head: Mapping[str, Tensor]) -> bytes:
-        """The complete network with a trained last layer, in torchvision's names, the scaling folded in."""
+        """Return the whole network with a trained last layer and the scaling, in torchvision's names."""
         weight = head["1.weight"] / self.std
         state = {name: value.detach().clone().contiguous() for name, value in self.model.state_dict().items()}
         state[f"{self.head}.weight"] = weight.contiguous()

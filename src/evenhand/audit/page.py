@@ -21,13 +21,13 @@ ONE_HUMP = 0.64  # the gap of one normal hump: no evidence at all
 
 
 def content(done: Audited) -> bytes:
-    """The page about the training samples."""
-    # Names of files may hold bytes that are no text; they become question marks.
+    """Return the page about the training samples."""
+    # File names may contain bytes that are not valid text, which become question marks.
     return render_audit(told(done)).encode(errors="replace")
 
 
 def told(done: Audited) -> Audit:
-    """An audit in the page's terms."""
+    """Return an audit as the content of a page."""
     found, data = done.evidence, done.data
     rows = data.rows(0)
     samples = Samples(
@@ -92,7 +92,7 @@ def _number(count: int) -> str:
 
 
 def list_counts(done: Audited) -> str:
-    """How many samples are on the two lists."""
+    """Return a sentence on the number of samples in the two lists."""
     minority, mislabelled = (len(done.rows(kind)) for kind in ("minority", "mislabelled"))
     return (
         f"Of {len(done.lists):,} training samples, {_number(minority)} {'is' if minority == 1 else 'are'} "
@@ -101,7 +101,7 @@ def list_counts(done: Audited) -> str:
 
 
 def list_notes(done: Audited) -> list[str]:
-    """What the list of likely mislabelled samples does not say by itself."""
+    """Return notes on how to read the list of likely mislabeled samples."""
     if not len(done.rows("mislabelled")):
         return []
     return [
@@ -142,7 +142,7 @@ def _score(name: str, what: str, before: dict[str, Any], after: dict[str, Any]) 
 
 
 def _groups(models: dict[str, Any]) -> list[Score]:
-    """The test set by the group column, where one was given, then by class too; for scoring only."""
+    """Return the test scores by value of the group column, if given, and then by group; for scoring only."""
 
     def lines(kind: str) -> list[Score]:
         before, after = (models[key]["test"].get(kind, []) for key in ("baseline", "balanced"))

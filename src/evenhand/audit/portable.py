@@ -1,4 +1,4 @@
-"""Estimators as arrays: boosting's trees and a linear model on words, to be used again without any pickle."""
+"""Store estimators as arrays: boosted trees and linear models on words are read again without pickle."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CODES = {str: (None, int, float)}  # of gaps and of unknown words; None: boostin
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model's arrays and what it says of itself; a stranger may have written both."""
+    """A model's arrays and its description, both of which may come from an untrusted file."""
 
     path: Path
     about: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
     def need(self, **expected: tuple[Any, int]) -> None:
-        """Refuse a file that lacks an array of one of these types, name=(type, number of dimensions)."""
+        """Raise ValueError if the file lacks one of these arrays, name=(type, number of dimensions)."""
         for name, (kind, dimensions) in expected.items():
             array = self.arrays.get(name)
             if array is None or array.ndim != dimensions or array.dtype != kind:
@@ -40,7 +40,7 @@ class ModelFile:
 
 
 def read(path: Path, arrays: bool = True) -> ModelFile:
-    """What a model file holds."""
+    """Return the content of a model file."""
     try:
         with safe_open(path, "np") as file:
             about = parse_json((file.metadata() or {}).get(ABOUT, "null"), path)
@@ -53,7 +53,7 @@ def read(path: Path, arrays: bool = True) -> ModelFile:
 
 
 def network_bytes(weights: bytes, about: dict[str, Any]) -> bytes:
-    """A network's weights as a file that also says what the network takes."""
+    """Return a network's weights as a file that also describes the network's inputs."""
     from safetensors.torch import load
     from safetensors.torch import save as save_tensors
 
@@ -61,7 +61,7 @@ def network_bytes(weights: bytes, about: dict[str, Any]) -> bytes:
 
 
 def linear_bytes(vectorizer: Any, model: dict[str, np.ndarray], classes: tuple[str, ...]) -> bytes:
-    """A linear model on TF-IDF as a file; `model` holds its weights and intercepts."""
+    """Return a linear model on TF-IDF as a file; `model` contains its weights and intercepts."""
     words = vectorizer.get_feature_names_out().tolist()
     arrays: dict[str, np.ndarray] = {
         "vocabulary": np.frombuffer("\n".join(words).encode(), dtype=np.uint8),
@@ -73,7 +73,7 @@ def linear_bytes(vectorizer: Any, model: dict[str, np.ndarray], classes: tuple[s
 
 
 def linear_probabilities(file: ModelFile, texts: list[str]) -> np.ndarray:
-    """(texts, classes): the odds of every class against all others, made to add up to one."""
+    """Return one-vs-rest probabilities, normalized to sum to one, (texts, classes)."""
     number = np.float64
     file.need(vocabulary=(np.uint8, 1), idf=(number, 1), coefficients=(number, 2), intercept=(number, 1))
     words = file.arrays["vocabulary"].tobytes().decode(errors="replace").split("\n")
@@ -92,14 +92,14 @@ def linear_probabilities(file: ModelFile, texts: list[str]) -> np.ndarray:
 
 
 def boosting_bytes(columns: Any, model: dict[str, np.ndarray], classes: tuple[str, ...]) -> bytes:
-    """The trees of gradient boosting as a file; `columns` turns a frame into numbers, words' codes first."""
+    """Return boosted trees as a file; `columns` turns a frame into numbers, with the codes of words first."""
     about = {"kind": "trees", "classes": list(classes), **_columns(columns)}
     arrays = {name: model[name] for name in (*NODES, "sets", "roots", "start")}
     return bytes(save(arrays, {ABOUT: json.dumps(about)}))
 
 
 def _columns(columns: Any) -> dict[str, Any]:
-    """The columns of numbers, every word's code, and the codes of gaps and of words that are not known."""
+    """Return the numeric columns, the code of every word, and the codes of gaps and of unknown words."""
     (_, codes, words), (_, _, numbers) = columns.transformers_
     names = [str(name) for name in words]
     known = codes if words else table.WordCodes().fit(pandas.DataFrame())
@@ -112,7 +112,7 @@ def _columns(columns: Any) -> dict[str, Any]:
 
 
 def boosting_probabilities(file: ModelFile, frame: Any) -> np.ndarray:
-    """(rows, classes): every row falls through all trees, whose leaves add up to log odds."""
+    """Return the probabilities, (rows, classes), from the log odds that the leaves of all trees sum to."""
     nodes = {name: (kind, 1) for name, (_, kind) in NODES.items()}
     file.need(sets=(np.int64, 2), roots=(np.int64, 1), start=(np.float64, 1), **nodes)
     if len(file.arrays["start"]) != (1 if len(file.about["classes"]) == 2 else len(file.about["classes"])):
@@ -129,7 +129,7 @@ def boosting_probabilities(file: ModelFile, frame: Any) -> np.ndarray:
 
 
 def _numbers(file: ModelFile, frame: Any) -> np.ndarray:
-    """The columns that the model takes, in its order, (rows, columns) float64."""
+    """Return the columns that the model takes, in its order, (rows, columns) float64."""
     wanted = [*file.about["words"], *file.about["numbers"]]
     absent = [repr(name) for name in wanted if name not in frame.columns]
     if absent:
@@ -147,5 +147,5 @@ def _numbers(file: ModelFile, frame: Any) -> np.ndarray:
         for name, codes in file.about["words"].items()
     ]
     columns += [table.numbers(frame[name]) for name in file.about["numbers"]]
-    # As in training, whose numbers are float32.
+    # Training uses float32 too.
     return np.stack([np.asarray(column, dtype=np.float32) for column in columns], axis=1).astype(np.float64)

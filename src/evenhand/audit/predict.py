@@ -1,4 +1,4 @@
-"""predict: an audit's model on new data, as it would have been shown to it in the audit."""
+"""Apply an audit's model to new data, with the preprocessing of the audit."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SUMMARY = {"ship": {"model": str}, "data": {"kind": str, "classes": [str], "read
 
 
 def is_audit(folder: Path) -> bool:
-    """Whether this is the folder that an audit wrote, not that of a run."""
+    """Return whether an audit wrote this folder, as opposed to a run."""
     return (folder / "summary.json").is_file() and not (folder / "config.json").is_file()
 
 
 def predict(folder: Path, inputs: Path, *, model: str | None, device: str) -> tuple[str, Predictions]:
-    """Which of the audit's models was used, the recommended one if none is named; and what it says."""
+    """Return the name of the model that was used, by default the recommended one, and its predictions."""
     try:
         sealed = store.read_manifest(folder, known=None)["files"]
         summary = read_json(store.verified(folder, "summary.json", sealed))
@@ -53,7 +53,7 @@ def predict(folder: Path, inputs: Path, *, model: str | None, device: str) -> tu
 
 
 def _own(folder: Path, name: str) -> str:
-    """What to do with an estimator of the user's own, which only a pickle can hold."""
+    """Return what to do with a user's own estimator, which only a pickle can store."""
     file = folder / f"{name}.joblib"
     if not file.is_file():
         return f"expected a model {name!r} in {folder}, but there is none; audit again"
@@ -81,7 +81,7 @@ def _by_network(
     weights: Path, about: dict[str, Any], kind: str, inputs: Path, reading: dict[str, Any], device: str
 ) -> Predictions:
     architecture = about.get("model")
-    if not isinstance(architecture, str) or is_own(architecture):  # no code is run because a file names it
+    if not isinstance(architecture, str) or is_own(architecture):  # code that a file names is never run
         about = {**about, "own_model": True}
     network = Network(weights, about, Recipe(model=str(architecture)), weights)
     tabular = _is_table(inputs)
@@ -123,7 +123,7 @@ def _table(inputs: Path, reading: dict[str, Any]) -> Any:
 
 
 def _column(frame: Any, name: Any, inputs: Path, what: str) -> list[str]:
-    """The texts of one column; a gap is an empty text."""
+    """Return the texts of one column; a gap is an empty text."""
     if name not in frame.columns:
         have = ", ".join(map(str, frame.columns[:40]))
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Reading what is to be audited: checked samples, with a sentence on everything that was left out."""
+"""Read and check the data of an audit, with a sentence on everything that is omitted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(
     skip_bad: bool = False,
     missing: bool = False,
 ) -> tuple[Samples, Task | None]:
-    """One's own samples, checked; or the samples of a Task, or of a task that evenhand knows by name."""
+    """Return checked samples of the user's data, of a Task, or of a task that evenhand knows by name."""
     if isinstance(source, Task):
         return _of_task(source), source
     named = any((label, text, image, group, drop))
@@ -79,7 +79,7 @@ def read(
 
 
 def _of_task(task: Task) -> Samples:
-    """A known task as one's own data: its samples are called by their part and number."""
+    """Return the samples of a known task, whose ids consist of the split and a number."""
     splits = [getattr(task, part) for part in PARTS]
     return Samples(
         kind="images" if len(np.shape(splits[0].x[0])) == 3 else "table",
@@ -91,7 +91,7 @@ def _of_task(task: Task) -> Samples:
 
 
 def without_bad(data: Samples, skip: bool) -> Samples:
-    """Images that can be read; names all others, and raises ValueError unless they may be skipped."""
+    """Return the images that can be read. Raise ValueError for others unless they may be skipped."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor() as pool:
@@ -117,7 +117,7 @@ def without_bad(data: Samples, skip: bool) -> Samples:
 
 
 def _reason(file: Path) -> str:
-    """Why an image cannot be read; empty if it can."""
+    """Return why an image cannot be read; empty if it can."""
     try:
         read_image(file, 8)
     except ValueError as error:
@@ -126,7 +126,7 @@ def _reason(file: Path) -> str:
 
 
 def _check_whole(frame: Any) -> None:
-    """Refuse numbers that are not there: a gap may be an error of whoever made the table."""
+    """Raise an error for missing numbers, because a gap may be a mistake in the table."""
     words = table.word_columns(frame)
     gaps = {name: int(frame[name].isna().sum()) for name in frame.columns if name not in words}
     broken = {name: count for name, count in gaps.items() if count}

@@ -1,4 +1,4 @@
-"""Audit: what an audit has written, as an object; and `evenhand.audit`, which makes one in Python."""
+"""Audit: the results of an audit as an object, and `evenhand.audit`, which runs one in Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Model:
     name: str  # "baseline" or "balanced"
 
     def predict(self, inputs: Any, *, device: str = "auto") -> pandas.DataFrame:
-        """Predictions for a table, a DataFrame or images, one row per sample: id, class and confidence."""
+        """Return predictions for a table, a DataFrame or images: id, class and confidence per row."""
         if isinstance(inputs, pandas.DataFrame):
             with tempfile.TemporaryDirectory() as place:
                 file = Path(place) / "inputs.csv"
@@ -95,7 +95,7 @@ class Audit:
         return audit_html(self.summary)
 
     def plot(self) -> Any:
-        """Draw the clusters of each class and their margins; returns a matplotlib Figure."""
+        """Draw the clusters of each class and their margins, and return a matplotlib Figure."""
         train = self.samples[self.samples["split"] == "train"]
         parts = of_mask((train["pseudo_group"] == "minority").to_numpy(), train["label"].to_numpy(str))
         return replace(parts, margin=train["margin"].to_numpy(np.float32)).plot()

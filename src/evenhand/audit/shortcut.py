@@ -1,4 +1,6 @@
-"""The property that predicts the label nearly alone: a column, a wording or a look, and what contradicts it.
+"""Find the property that alone nearly predicts the label, and the samples that contradict it.
+
+The property is a column, a wording or a look.
 
 A property is only a candidate. Whether models rely on it more than they should is tested in judge.py: of the
 samples that it contradicts, does a model that does not see it get more right?
@@ -16,7 +18,7 @@ from evenhand.audit.describe import Columns
 LEAST = 0.84  # accuracy of a property alone, as a mean over classes and over samples
 BINS = (8, 128)  # ranges of a number, at least and at most
 PER_BIN = 20  # samples
-NEARLY = 0.8  # phrases with so much of the best phrase's association are parts or copies of it
+NEARLY = 0.8  # phrases with this share of the best phrase's association are parts or copies of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,10 +32,10 @@ class Shortcut:
 
 
 def find(columns: Columns, y: np.ndarray, num_classes: int, what: str = "the column") -> Shortcut | None:
-    """The property that predicts most labels, or None if none predicts enough.
+    """Return the property that predicts most labels, or None if none predicts enough.
 
     columns: Properties of the training samples.
-    what: What a property is called.
+    what: The noun for a property.
     """
     best, found = LEAST, None
     for name, values in columns.items():
@@ -46,7 +48,9 @@ def find(columns: Columns, y: np.ndarray, num_classes: int, what: str = "the col
 
 
 def contradicted(values: np.ndarray, y: np.ndarray, num_classes: int) -> np.ndarray:
-    """Samples whose value is more frequent in another class, (samples,) bool; a sample does not count itself.
+    """Return the samples whose value is more frequent in another class, (samples,) bool.
+
+    A sample does not count itself.
 
     >>> contradicted(np.array(["a", "a", "a", "b", "b", "b"], dtype=object), np.array([0, 0, 1, 1, 1, 1]), 2)
     array([False, False,  True, False, False, False])
@@ -69,10 +73,10 @@ def contradicted(values: np.ndarray, y: np.ndarray, num_classes: int) -> np.ndar
 
 
 def wordings(texts: Sequence[str], y: np.ndarray, num_classes: int) -> tuple[np.ndarray, list[str], set[str]]:
-    """For each class the phrase that tells it best, and which class's phrase every text has.
+    """Return the phrase that each text contains, the phrases, and the words of similar phrases.
 
-    Gives (samples,) objects, the phrase or "" where a text has none of them; the phrases; and the words of
-    all phrases that tell nearly as much.
+    There is one phrase per class, the one that best predicts it. The first result is (samples,) objects, with
+    "" for a text that contains none. The words are those of all phrases that predict a class nearly as well.
     """
     from sklearn.feature_extraction.text import CountVectorizer
 

@@ -1,7 +1,7 @@
 """Slice discovery: which samples of each class a model fails together, from embeddings and probabilities.
 
-Each function gives scores (samples, slices): how much a sample belongs to a slice. The first slice is the
-one that is most worth a look.
+Each function returns scores (samples, slices): how much a sample belongs to a slice. The first slice is the
+one that is most worth inspecting.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ def domino(
     dimensions: int = 128,
     seed: int = 0,
 ) -> Array:
-    """Domino (Eyuboglu et al., ICLR 2022): a mixture model of embeddings, labels and predictions.
+    """Run Domino (Eyuboglu et al., ICLR 2022): a mixture model of embeddings, labels and predictions.
 
     A component has a diagonal Gaussian over the embeddings' principal components, and a categorical
     distribution over labels and one over predicted labels. The slices are the components whose two
     distributions differ most.
 
-    weight: Of the log-likelihoods of labels and predictions.
+    weight: The weight of the log-likelihoods of labels and predictions.
     """
     x, y, p = _checked(embeddings, labels, probabilities)
     x = _principal(x, dimensions)
     truth, predicted = np.eye(p.shape[1])[y], p
     rng = np.random.default_rng(seed)
-    # A component starts with the samples of one cell of the confusion matrix, all cells in turn.
+    # Each component starts with the samples of one cell of the confusion matrix; cells take turns.
     cell = y * p.shape[1] + p.argmax(1)
     cells = np.unique(cell)
     owner = cells[np.arange(num_components) % len(cells)]
     weights = (cell[:, None] == owner) + 1e-3 * rng.random((len(x), num_components))
-    # Components of one cell begin at different places of it, or they would stay alike.
+    # Components of one cell start at different places, because they would otherwise stay equal.
     weights *= rng.random(weights.shape) + 0.1
     weights /= weights.sum(1, keepdims=True)
     for _ in range(iterations):
@@ -83,14 +83,14 @@ def spotlight(
     steps: int = 1000,
     seed: int = 0,
 ) -> Array:
-    """Spotlight (d'Eon et al., FAccT 2022): Gaussian kernels over embeddings where the mean loss is highest.
+    """Run Spotlight (d'Eon et al., FAccT 2022): Gaussian kernels over embeddings with the highest mean loss.
 
     A quadratic barrier keeps the kernel's total weight above a share `least` of the samples. It is
     tightened geometrically from all samples to 5% of that minimum. Losses of later slices are multiplied by
     one minus the weights found.
     """
     x, y, p = _checked(embeddings, labels, probabilities)
-    x = _principal(x, dimensions)  # centred; distances are nearly those of the embeddings
+    x = _principal(x, dimensions)  # centered; distances are nearly those of the embeddings
     points = torch.as_tensor(x / max(np.sqrt((x * x).sum(1).mean()), EPSILON), dtype=torch.float32)
     losses = torch.as_tensor(-np.log(p[np.arange(len(y)), y] + 1e-8), dtype=torch.float32)
     generator, minimum, found = torch.Generator().manual_seed(seed), least * len(y), []
@@ -109,7 +109,7 @@ def spotlight(
         for step in range(steps):
             weights = kernel()
             total = weights.sum()
-            # Outside the barrier the weight is short of the minimum plus its width.
+            # Outside the barrier, the weight is below the minimum plus the barrier's width.
             short = torch.relu((minimum + float(width[step]) - total) / float(width[step]))
             objective = -(weights * losses).sum() / total + short**2
             optimizer.zero_grad()
@@ -131,14 +131,14 @@ def facts(
     dimensions: int = 128,
     seed: int = 0,
 ) -> Array:
-    """FACTS (Yenamandra et al., ICCV 2023): a mixture of Gaussians in every class.
+    """Run FACTS (Yenamandra et al., ICCV 2023): a mixture of Gaussians in every class.
 
-    It is over the embeddings and the probabilities of a model that leans on the shortcut: one that was
-    trained with strong weight decay and taken where its training accuracy peaks. Slices are ranked by the
-    mean probability of the true label, the lowest first.
+    The mixture models the embeddings and the probabilities of a model that relies on the shortcut. That model
+    was trained with strong weight decay and is taken where its training accuracy peaks. Slices are ranked by
+    the mean probability of the true label, the lowest first.
 
-    num_slices: Components of every class.
-    weight: Of the probabilities.
+    num_slices: The number of components of every class.
+    weight: The weight of the probabilities.
     """
     from sklearn.mixture import GaussianMixture
 
@@ -160,7 +160,7 @@ def facts(
 
 
 def history(margin: Array, labels: Array) -> Array:
-    """Our own: a slice for each class, its samples by their margin in the partition of loss histories.
+    """Return our own slices, one per class, scored by the margin in the partition of loss histories.
 
     margin: `Partition.margin`, (samples,): positive for samples of the minority.
     """
@@ -190,9 +190,9 @@ def check_slices(method: str | None) -> None:
 
 
 def discover(method: str, found: Evidence, task: Task | None, seed: int) -> tuple[Slice, ...]:
-    """The slices of an audit's training samples, by the probabilities of models that have not seen them.
+    """Return the slices of an audit's training samples, from out-of-fold probabilities.
 
-    All methods but `history` need vectors: embeddings, or features of a frozen backbone.
+    All methods except `history` need vectors: embeddings, or features of a frozen backbone.
     """
     labels = found.y["train"]
     if method == "history":
@@ -217,7 +217,7 @@ def discover(method: str, found: Evidence, task: Task | None, seed: int) -> tupl
 
 
 def precision_among_first(scores: Array, wanted: Array, first: int = 10) -> float:
-    """The highest share of wanted samples among a slice's first ten, over all slices.
+    """Return the highest share of wanted samples among the first ten of a slice, over all slices.
 
     >>> precision_among_first(np.array([[3.0], [2.0], [1.0]]), np.array([True, False, True]), first=2)
     0.5
@@ -227,7 +227,7 @@ def precision_among_first(scores: Array, wanted: Array, first: int = 10) -> floa
 
 
 def average_precision(scores: Array, wanted: Array) -> float:
-    """The highest average precision of the wanted samples in a slice's order, over all slices."""
+    """Return the highest average precision of the wanted samples in a slice's order, over all slices."""
     from sklearn.metrics import average_precision_score
 
     return max(float(average_precision_score(wanted, column)) for column in scores.T)
@@ -246,7 +246,7 @@ def _checked(embeddings: Array, labels: Array, probabilities: Array) -> tuple[Ar
 
 
 def _principal(x: Array, dimensions: int) -> Array:
-    """The first principal components of standardized embeddings, scaled by one common deviation."""
+    """Return the first principal components of standardized embeddings, scaled by one common deviation."""
     from sklearn.decomposition import PCA
 
     size = min(dimensions, *x.shape)
@@ -255,7 +255,7 @@ def _principal(x: Array, dimensions: int) -> Array:
 
 
 def _gaussian(x: Array, mean: Array, variance: Array) -> Array:
-    """Log-densities of diagonal Gaussians, (samples, components)."""
+    """Return the log-densities of diagonal Gaussians, (samples, components)."""
     inverse = 1 / variance
     square = (x * x) @ inverse.T - 2 * x @ (mean * inverse).T + (mean * mean * inverse).sum(1)
     return np.asarray(-0.5 * (square + np.log(variance).sum(1)))

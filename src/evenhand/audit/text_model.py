@@ -1,4 +1,4 @@
-"""A Hugging Face model in a local folder, fine-tuned on texts: ids of tokens in, logits out."""
+"""Fine-tune a Hugging Face model from a local folder on texts, from token ids to logits."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from evenhand.training.hub import Texts
 from evenhand.training.recipe import Recipe
 from evenhand.training.store import json_bytes
 
-LONGEST = 256  # tokens of a text; the time of a training grows with them
-CHUNK = 1000  # texts that are cut into tokens at a time
-BATCH = 64  # texts that a trained model is shown at a time
-# Of the validation accuracy's best epoch, because a pretrained network soon learns small data by heart.
+LONGEST = 256  # tokens of a text; training time grows with them
+CHUNK = 1000  # texts that are tokenized at a time
+BATCH = 64  # texts per prediction batch of a trained model
+# The best epoch of validation accuracy is kept, because a pretrained network soon memorizes small data.
 TUNED = Recipe(
     model="transformers",
     lr=2e-5,
@@ -42,7 +42,7 @@ FRESH = TUNED.replace(lr=5e-4, epochs=20, batch_size=32, patience=5)
 
 
 class TextModel:
-    """A model folder, read and found sound before anything is trained."""
+    """A model folder that is read and checked before any training."""
 
     def __init__(self, folder: Path, class_names: tuple[str, ...]) -> None:
         self.folder, self.class_names = folder, class_names
@@ -60,12 +60,12 @@ class TextModel:
         self.tokenizer.model_max_length = min(self.tokenizer.model_max_length, positions, LONGEST)
         self.config.pad_token_id = self.tokenizer.pad_token_id
         self.config.problem_type = "single_label_classification"
-        with tempfile.TemporaryDirectory() as place:  # as it is now: using it changes its settings
+        with tempfile.TemporaryDirectory() as place:  # saved now, because use changes its settings
             self.tokenizer.save_pretrained(place)
             self.tokenizer_files = {file.name: file.read_bytes() for file in Path(place).glob("*.*")}
 
     def _check_tokenizer(self) -> None:
-        # Without its files the library makes an empty tokenizer, to which every word is unknown.
+        # Without these files, the library makes an empty tokenizer that knows no word.
         names = set(self.tokenizer.vocab_files_names.values()) or {"tokenizer_config.json"}
         if not any((self.folder / name).is_file() for name in names):
             raise ValueError(
@@ -83,11 +83,11 @@ class TextModel:
         return hub.reading(self.library, self.folder, what)
 
     def make(self) -> Texts:
-        """The model with the folder's weights; what they lack, such as the last layer, is fresh."""
+        """Return the model with the folder's weights; missing ones, such as the head, are initialized."""
         return self._made()[0]
 
     def _made(self) -> tuple[Texts, list[str]]:
-        """The model, and the names of the weights that are fresh though others came from the folder."""
+        """Return the model, and the names of newly initialized weights where others came from the folder."""
         auto = self.library.AutoModelForSequenceClassification
         fresh: list[str] = []
         with self._reading("model"):
@@ -98,7 +98,7 @@ class TextModel:
         return Texts(model.float(), self.tokenizer.pad_token_id), fresh
 
     def task(self, data: Samples) -> tuple[Samples, Task]:
-        """The texts as padded ids of tokens, (samples, length) int32; and what is to be said about them."""
+        """Return the texts as padded token ids, (samples, length) int32, and notes on them."""
         rows, cut = self._tokens(data.texts)
         ids = np.full((len(rows), max(max(map(len, rows)), 1)), self.tokenizer.pad_token_id, dtype=np.int32)
         for number, row in enumerate(rows):
@@ -116,7 +116,7 @@ class TextModel:
         return dataclasses.replace(data, notes=tuple(notes)), task
 
     def probabilities(self, texts: list[str], device: str) -> np.ndarray:
-        """What the model with the folder's weights says of new texts, (texts, classes) float32."""
+        """Return the probabilities of new texts by the folder's model, (texts, classes) float32."""
         where, rows = resolve_device(device), self._tokens(texts)[0]
         model, results = self.make().to(where).eval(), []
         with torch.no_grad():
@@ -128,7 +128,7 @@ class TextModel:
         return np.concatenate(results)
 
     def _tokens(self, texts: list[str]) -> tuple[list[list[int]], int]:
-        """Every text's ids, at most the model's length of them, and how many texts had more."""
+        """Return the token ids of every text, cut to the model's length, and the number of longer texts."""
         most = self.tokenizer.model_max_length
 
         def some(chunk: list[str], most: int) -> list[list[int]]:
@@ -147,7 +147,7 @@ class TextModel:
 
     @torch.no_grad()
     def _try(self, ids: np.ndarray) -> list[str]:
-        """Show the model its longest text, before hours of training; what is to be said of its weights."""
+        """Run the model on its longest text before hours of training, and return notes on its weights."""
         model, fresh = self._made()
         inner: Any = model.model
         known = inner.get_input_embeddings().weight.shape[0]
@@ -168,7 +168,7 @@ class TextModel:
         return [f"fresh weights, not from {self.folder.name}: {', '.join(fresh)}"] if fresh else []
 
     def finished(self, found: Evidence) -> Evidence:
-        """The same, its two models being folders like the one they came from."""
+        """Return the evidence with both models as folders like the original one."""
         config = {**json.loads(self.config.to_json_string()), "architectures": [self.kind]}
         for name in ("dtype", "torch_dtype", "_name_or_path"):  # of the folder, not of these
             config.pop(name, None)
@@ -184,7 +184,7 @@ class TextModel:
 
 
 def _check(folder: Path) -> bool:
-    """Whether there are weights; refuses what is no model, and what would need code of others to run."""
+    """Return whether the folder has weights. Raise ValueError if it has no model or needs foreign code."""
     if not folder.is_dir():
         raise ValueError(
             "--model of --text must be mlp, linear, module:function or a folder with a Hugging Face model, "

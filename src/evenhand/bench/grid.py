@@ -40,19 +40,19 @@ def named(settings: Mapping[str, Any]) -> str:
 
 
 def rule(method: str) -> str:
-    """The paper's selection criterion: validation WGA for methods that read groups, else accuracy."""
+    """Return the paper's selection criterion: validation WGA for methods that read groups, else accuracy."""
     return "wga" if reads_groups(method) else "accuracy"
 
 
 def reads_groups(method: str) -> bool:
-    """Whether a method reads the groups of training or validation samples; False if it is not loaded."""
+    """Return whether a method reads groups of training or validation samples; False if it is not loaded."""
     found = method_file(method)
     return bool(found and plugins.groups_needed(found.constants))
 
 
 @functools.cache
 def title(method: str) -> str:
-    """A method's display name, as its file gives it: `tab` is TAB. A user's method keeps its module name.
+    """Return a method's display name from its file: `tab` is TAB. A user's method keeps its module name.
 
     >>> title("erm"), title("mine.method")
     ('ERM', 'mine.method')
@@ -63,7 +63,7 @@ def title(method: str) -> str:
 
 
 def grid_of(task: str, method: str) -> dict[str, list[Any]] | None:
-    """The search space of a method on a task, which is given as its spec; None if unknown."""
+    """Return the search space of a method on a task, which is given as its spec; None if unknown."""
     found, override = method_file(method), task_file(task)
     grids: dict[str, dict[str, list[Any]]] = getattr(override and override.constants, "GRIDS", {})
     own: dict[str, list[Any]] | None = getattr(found and found.constants, "GRID", None)
@@ -71,7 +71,7 @@ def grid_of(task: str, method: str) -> dict[str, list[Any]] | None:
 
 
 def combinations(grid: Mapping[str, Sequence[Any]]) -> list[Settings]:
-    """Every point of a grid, the last key changing fastest.
+    """Return every point of a grid, the last key changing fastest.
 
     >>> combinations({"q": [0.1, 0.5]})
     [{'q': 0.1}, {'q': 0.5}]
@@ -80,14 +80,14 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[Settings]:
 
 
 def task_recipe(spec: str) -> Recipe | None:
-    """The task's default recipe, which is the paper's; None for an unknown task."""
+    """Return the task's default recipe, which is the paper's; None for an unknown task."""
     found = task_file(spec)
     recipe: Recipe | None = getattr(found and found.constants, "RECIPE", None)
     return recipe
 
 
 def parse(spec: str) -> tuple[str, dict[str, str]]:
-    """A task's name and options from the spec in a record; an invalid spec is all name.
+    """Return a task's name and options from the spec in a record; an invalid spec is all name.
 
     >>> parse("even_odd:p=0.9"), parse("own: task")
     (('even_odd', {'p': '0.9'}), ('own: task', {}))
@@ -99,22 +99,22 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def task_file(spec: str) -> Declared | None:
-    """What the task's file declares; None unless the task is built in or already loaded."""
+    """Return what the task's file declares; None unless the task is built in or already loaded."""
     return plugins.known("evenhand.tasks", parse(spec)[0], "load")
 
 
 def method_file(name: str) -> Declared | None:
-    """What the method's file declares; None unless the method is built in or already loaded."""
+    """Return what the method's file declares; None unless the method is built in or already loaded."""
     return plugins.known("evenhand.methods", name, "train")
 
 
 def declared_method(name: str) -> Declared:
-    """What a method's file declares. Imports a user's module; raises ValueError for an unknown name."""
+    """Return what a method's file declares. It imports users' modules; unknown names raise ValueError."""
     return _declared("evenhand.methods", name, "train")
 
 
 def declared_task(spec: str) -> Declared:
-    """What a task's file declares. Imports a user's module; raises ValueError for an unknown name."""
+    """Return what a task's file declares. It imports users' modules; unknown names raise ValueError."""
     return _declared("evenhand.tasks", tasks.parse(spec)[0], "load")
 
 
@@ -145,7 +145,7 @@ class Planned:
     changes: Settings = field(default_factory=dict)
 
     def words(self) -> str:
-        """The run's name in messages."""
+        """Return the run's name in messages."""
         return " ".join(filter(None, [self.spec, self.method, named(self.settings), f"seed {self.seed}"]))
 
 
@@ -161,7 +161,7 @@ class Waves:
     notes: list[str]  # what is planned beyond the request, or not planned, and why
 
     def second(self, pair: Settings) -> list[Planned]:
-        """The runs of the second wave, with the learning rate and weight decay selected for ERM."""
+        """Return the runs of the second wave, with the learning rate and weight decay selected for ERM."""
         return product(self.spec, self.methods, self.seeds, {**self.changes, **pair})
 
 
@@ -202,7 +202,7 @@ def waves(
 def product(
     spec: str, methods: Sequence[str], seeds: Sequence[int], changes: Settings | None = None
 ) -> list[Planned]:
-    """Every candidate of these methods with every seed; the seeds of one candidate are adjacent."""
+    """Return every candidate of these methods with every seed; the seeds of one candidate are adjacent."""
     planned = [
         Planned(spec, parse_method(text)[0], settings, seed, dict(changes or {}))
         for text in methods
@@ -215,7 +215,7 @@ def product(
 def fixed(
     spec: str, methods: Sequence[str], seeds: Sequence[int], changes: Settings | None = None
 ) -> list[Planned]:
-    """Every method once with every seed, with the task's default recipe: no search."""
+    """Return every method once with every seed, with the task's default recipe: no search."""
     return [
         Planned(spec, name, settings, seed, dict(changes or {}))
         for name, settings in map(parse_method, methods)
@@ -224,7 +224,7 @@ def fixed(
 
 
 def part_of_grid(spec: str, text: str) -> dict[str, list[Any]]:
-    """A method's grid on a task, restricted to the given settings.
+    """Return a method's grid on a task, restricted to the given settings.
 
     >>> part_of_grid("even_odd", "jtt:upweight=10")
     {'identifier_epochs': [1, 5, 10, 25, 50], 'upweight': [10]}
@@ -272,13 +272,13 @@ def split_methods(text: str) -> list[str]:
 
 
 def _length(settings: Settings) -> float:
-    """A relative run time. JTT's runs differ a hundredfold, since early identifiers make many errors."""
+    """Return a relative run time. JTT's runs differ a hundredfold: early identifiers make many errors."""
     upweight = settings.get("upweight", 0)  # repetitions of each error
     return upweight / settings.get("identifier_epochs", 1) if isinstance(upweight, int) else 0
 
 
 def _rank(text: str) -> tuple[bool, int]:
-    """The paper's methods in PAPER's order; other methods before those that share TAB's trainings."""
+    """Return a sort key: PAPER's order, with other methods before those that share TAB's trainings."""
     method = parse_method(text)[0]
     return (method in PAPER[3:], PAPER.index(method) if method in PAPER else len(PAPER))
 
@@ -316,7 +316,7 @@ def check_figure(name: str) -> None:
 
 
 def runs_of_figure(name: str, task: str, seeds: Sequence[int] = (0, 1, 2)) -> list[Planned]:
-    """The runs that a figure of a task needs; empty for a figure of entire searches."""
+    """Return the runs that a figure of a task needs; empty for a figure of entire searches."""
     check_figure(name)
     if name in SEARCHED:
         return []
@@ -327,7 +327,7 @@ def runs_of_figure(name: str, task: str, seeds: Sequence[int] = (0, 1, 2)) -> li
 
 
 def nothing_conflicts(name: str, task: str) -> ValueError:
-    """The error for a task that has no bias-conflicting samples for this figure."""
+    """Return the error for a task that has no bias-conflicting samples for this figure."""
     return ValueError(
         f"the figure {name!r} needs bias-conflicting samples, but {task} does not mark any; "
         "use a task that does, such as digits_even_odd"
@@ -335,7 +335,7 @@ def nothing_conflicts(name: str, task: str) -> ValueError:
 
 
 def swept(task: str) -> list[str]:
-    """The task at every strength of its correlation.
+    """Return the task at every strength of its correlation.
 
     >>> swept("cmnist:palette=hues")[0]
     'cmnist:palette=hues,p=0.5'
@@ -354,7 +354,7 @@ def swept(task: str) -> list[str]:
 
 
 def base(spec: str) -> tuple[tuple[str, frozenset[tuple[str, str]]], float | None]:
-    """A task without its p, which runs of one sweep have in common, and its p."""
+    """Return a task without its p, which runs of one sweep have in common, and its p."""
     name, options = parse(spec)
     options = dict(options)
     p = options.pop("p", _default_strength(name))

@@ -22,7 +22,7 @@ SMALL = ("config.json", "dynamics.json", "timing.json", "metrics.json")
 
 
 def load(*sources: str | Path) -> list[Record]:
-    """Every finished run in runs folders and packed .zip files. The first copy of a run counts."""
+    """Return every finished run in runs folders and packed .zip files. The first copy of a run counts."""
     found: dict[tuple[str, ...], Record] = {}
     for source in map(Path, sources):
         if not source.exists():
@@ -58,7 +58,7 @@ def pack(records: Iterable[Record], out: str | Path, *, failures: Iterable[Path]
 
 
 def unpack(file: str | Path, runs: str | Path) -> tuple[int, int]:
-    """Add packed runs to a runs folder. Returns how many were added and how many were already there."""
+    """Add packed runs to a runs folder, and return how many were added and how many were already there."""
     added = kept = 0
     check_folder(runs, "--runs")
     for record in load(_zip(Path(file))):
@@ -83,7 +83,7 @@ def _last(name: str) -> tuple[bool, str]:
 
 
 def _entries(record: Record) -> dict[str, bytes]:
-    """The packed files of a run: name in the archive -> content."""
+    """Return the packed files of a run: name in the archive -> content."""
     folder = "/".join(record.path.parts[-3:])
     entries = {}
     for name in SMALL:
@@ -105,7 +105,7 @@ def _entries(record: Record) -> dict[str, bytes]:
 
 
 def _smaller(path: Path, keep: tuple[str, ...] | None) -> bytes:
-    """An .npz with only these arrays. Margins, which only color a page, are stored at half precision."""
+    """Return an .npz with only these arrays. Margins only color a page, so they have half precision."""
     found = read_arrays(path, "a run's arrays")
     arrays: dict[str, Any] = {name: array for name, array in found.items() if keep is None or name in keep}
     if "margin" in arrays:
@@ -116,7 +116,7 @@ def _smaller(path: Path, keep: tuple[str, ...] | None) -> bytes:
 
 
 def _content(file: Path) -> Path:
-    """The cache folder with the content of a packed file."""
+    """Return the cache folder with the content of a packed file."""
     return datasets.unpack(_zip(file).stem, [file])
 
 

@@ -95,12 +95,12 @@ class NoRuns(ValueError):
 
 
 def load(*sources: str | Path) -> Frame:
-    """Every finished run in runs folders and packed .zip files. The first copy of a run counts."""
+    """Return every finished run in runs folders and packed .zip files. The first copy of a run counts."""
     return frame(pack.load(*sources))
 
 
 def frame(records: Iterable[Record]) -> Frame:
-    """One row per record, in the given order, with the runs that count in comparisons marked."""
+    """Return one row per record, in the given order, with the runs that count in comparisons marked."""
     rows = [_row(record) for record in {record.path: record for record in records}.values()]
     by_task: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -175,7 +175,7 @@ _DEFAULTS = dataclasses.asdict(Recipe())
 
 
 def _base_recipe(record: Record, recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """How a run was trained and computed, without the grid's keys and the method's version."""
+    """Return how a run was trained and computed, without the grid's keys and the method's version."""
     full = {**({"record": "older"} if record.older else record.made_with), **recipe}
     if isinstance(full["weights"], str):  # the same file may have another path on another machine
         full["weights"] = PurePath(full["weights"]).name
@@ -183,7 +183,7 @@ def _base_recipe(record: Record, recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recipe_changes(recipe: Mapping[str, Any], spec: str) -> dict[str, Any]:
-    """The fields in which a recipe differs from the task's default, except precision: field -> value."""
+    """Return the fields, except precision, in which a recipe differs from the task's default, with values."""
     published = task_recipe(spec)
     return {
         name: value
@@ -213,7 +213,7 @@ def _name_variants(rows: list[dict[str, Any]]) -> None:
 
 
 def mixed_fields(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The fields in which recipes differ. Older records lack the fields in COMPUTED."""
+    """Return the fields in which recipes differ. Older records lack the fields in COMPUTED."""
     newer = [recipe for recipe in recipes if "record" not in recipe]
     return sorted(
         key
@@ -279,7 +279,7 @@ def _mark_candidates(rows: list[dict[str, Any]], pair: tuple[Any, ...] | None) -
 
 
 def _pair(rows: list[dict[str, Any]]) -> tuple[Any, ...] | None:
-    """ERM's selected learning rate and weight decay; without ERM, the most frequent inherited ones."""
+    """Return ERM's selected learning rate and weight decay, or the most frequent inherited ones."""
     erm = pd.DataFrame([row for row in rows if row["method"] == "erm" and not row["left_out"]])
     if len(erm):
         first = choose(erm).iloc[0]
@@ -290,7 +290,7 @@ def _pair(rows: list[dict[str, Any]]) -> tuple[Any, ...] | None:
 
 
 def _settings(row: Mapping[str, Any]) -> tuple[Settings, Settings]:
-    """The values of the grid's keys in a run, and its other settings that are not defaults."""
+    """Return the values of the grid's keys in a run, and its other settings that are not defaults."""
     given, grid = row["hyperparameters"], grid_of(row["spec"], row["method"])
     if grid is None:
         return dict(sorted(given.items())), {}
@@ -304,7 +304,7 @@ def _sets_pair(grid: Mapping[str, Any] | None) -> bool:
 
 
 def _of_one_version(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The runs of each method's most frequent version, the newest in a tie; marks the others."""
+    """Return the runs of each method's most frequent version, the newest in a tie, and mark the others."""
     runs = Counter((row["method"], row["version"]) for row in rows)
     chosen: dict[str, str] = {}
     for (method, name), _ in sorted(runs.items(), key=lambda item: (item[1], len(item[0][1]), item[0])):
@@ -316,7 +316,7 @@ def _of_one_version(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _why_left_out(recipe: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
-    """Why runs of one base recipe are not compared with those of another.
+    """Return why runs of one base recipe are not compared with those of another.
 
     >>> _why_left_out({"epochs": 5, "compute": "eager"}, {"epochs": 5, "compute": "compiled"})
     'with compute=eager'
@@ -333,7 +333,7 @@ def _why_left_out(recipe: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
 
 
 def of_task(runs: Frame, task: str) -> Frame:
-    """The runs of a task, given by its name or spec. Raises NoRuns if there are none."""
+    """Return the runs of a task, given by its name or spec. Raises NoRuns if there are none."""
     rows = runs[(runs.task == task) | (runs.spec == task)]
     if rows.empty:
         raise NoRuns(f"there is no finished run of {task}; make some with: evenhand bench {task}")
@@ -341,34 +341,34 @@ def of_task(runs: Frame, task: str) -> Frame:
 
 
 def spec_of(rows: Frame) -> str:
-    """The spec of a task's runs."""
+    """Return the spec of a task's runs."""
     return str(rows.spec.iloc[0])
 
 
 def counting(rows: Frame, method: str | None = None) -> Frame:
-    """The runs that count in comparisons, of one method or of all, ordered by grid point and seed."""
+    """Return the runs that count in comparisons, of one method or of all, ordered by grid point and seed."""
     kept = rows[(rows.left_out == "") & ((rows.method == method) | (method is None))]
     return kept.sort_values(["method", "point", "seed"], kind="stable")
 
 
 def methods(rows: Frame) -> list[str]:
-    """The methods that have candidates."""
+    """Return the methods that have candidates."""
     return sorted(set(rows.method[rows.left_out == ""]))
 
 
 def seeds(rows: Frame) -> list[int]:
-    """The seeds of the runs with the compared recipe."""
+    """Return the seeds of the runs with the compared recipe."""
     return sorted(set(rows.seed[rows.alike].tolist()))
 
 
 def inherited_pair(rows: Frame) -> Settings:
-    """The learning rate and weight decay of methods that do not search them."""
+    """Return the learning rate and weight decay of methods that do not search them."""
     pair = _pair(rows[rows.alike].to_dict("records"))
     return dict(zip(PAIR, pair, strict=True)) if pair else {}
 
 
 def missing(rows: Frame, method: str) -> list[tuple[Settings, int]]:
-    """The settings and seeds of a method's grid that have no finished run."""
+    """Return the settings and seeds of a method's grid that have no finished run."""
     grid, own = grid_of(rows.spec.iloc[0], method), counting(rows, method)
     found = set(zip(own.candidate, own.seed, strict=True))
     points = [] if grid is None else combinations(grid)
@@ -376,7 +376,9 @@ def missing(rows: Frame, method: str) -> list[tuple[Settings, int]]:
 
 
 def groups(rows: Frame) -> Frame:
-    """The test accuracy of every group in every run, one row each; of every class without known groups.
+    """Return the test accuracy of every group in every run, one row each, or of every class.
+
+    Classes are used for runs without known groups.
 
     The columns identify the run, followed by group, count, accuracy, and low and high, the 95% interval.
     """
@@ -399,12 +401,12 @@ def groups(rows: Frame) -> Frame:
 
 
 def table_of(rows: Frame, column: str) -> npt.NDArray[np.float64]:
-    """A column of one method's candidates, (candidates, seeds); NaN for a missing seed."""
+    """Return a column of one method's candidates, (candidates, seeds); NaN for a missing seed."""
     return np.asarray(rows.pivot(index="point", columns="seed", values=column), dtype=np.float64)
 
 
 def scores(rows: Frame, by: str, pseudo: Mapping[int, Any] | None = None) -> npt.NDArray[np.float64]:
-    """The selection criterion of one method's candidates, (candidates, seeds) from 0 to 1."""
+    """Return the selection criterion of one method's candidates, (candidates, seeds) from 0 to 1."""
     if by not in CRITERIA:
         raise ValueError(f"candidates are selected by one of {', '.join(CRITERIA)}, got {by!r}")
     if by != "worst_pseudo_group":
@@ -419,12 +421,12 @@ def scores(rows: Frame, by: str, pseudo: Mapping[int, Any] | None = None) -> npt
 
 
 def best(values: npt.NDArray[np.float64]) -> int:
-    """The row of (candidates, seeds) with the highest mean over its available seeds."""
+    """Return the row of (candidates, seeds) with the highest mean over its available seeds."""
     return first_highest(_means(values))
 
 
 def num_equal(values: npt.NDArray[np.float64]) -> int:
-    """How many rows of (candidates, seeds) share the highest mean; 0 if all values are missing."""
+    """Return how many rows of (candidates, seeds) share the highest mean; 0 if all values are missing."""
     means = _means(values)
     return int(np.count_nonzero(np.isfinite(means) & highest(means)))
 
@@ -435,7 +437,7 @@ def _means(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def choose(rows: Frame, by: str = "accuracy", pseudo: Mapping[int, Any] | None = None) -> Frame:
-    """The runs of the candidate with the best mean over its seeds; the first one in a tie."""
+    """Return the runs of the candidate with the best mean over its seeds; the first one in a tie."""
     if rows.empty:
         raise ValueError("no candidate to select from; run some with: evenhand bench")
     points = sorted(set(rows.point))
@@ -443,7 +445,7 @@ def choose(rows: Frame, by: str = "accuracy", pseudo: Mapping[int, Any] | None =
 
 
 def selected(runs: Frame, by: str | None = None, *, every_method: bool = False) -> Frame:
-    """The runs of every method's selected candidate on every task, by seed.
+    """Return the runs of every method's selected candidate on every task, by seed.
 
     `every_method`: if none of a method's runs count, include its best variant by the same criterion, for
     example one outside the grid. Its `left_out` gives the reason why it does not count.
@@ -464,7 +466,7 @@ def selected(runs: Frame, by: str | None = None, *, every_method: bool = False) 
 
 
 def pseudo_groups(rows: Frame) -> dict[int, Any]:
-    """A task's pseudo-groups of validation samples by seed: TAB's if available, else a variant's."""
+    """Return a task's pseudo-groups of validation samples by seed: TAB's if available, else a variant's."""
     found: dict[int, Any] = {}
     kept = counting(rows)
     for record in sorted(kept.record, key=lambda record: record.method != "tab"):
@@ -474,7 +476,7 @@ def pseudo_groups(rows: Frame) -> dict[int, Any]:
 
 
 def pseudo_group_accuracy(record: Record, parts: Any | None) -> float:
-    """The lowest validation accuracy of a minority or majority cluster of any class; NaN without clusters."""
+    """Return the lowest validation accuracy of any class's minority or majority; NaN without clusters."""
     if parts is None:
         return math.nan
     predictions = record.predictions["val"]
@@ -518,7 +520,7 @@ class Result:
 
 
 def result(rows: Frame, method: str, by: str | None = None) -> Result:
-    """The result of one method on a task, selected `by` a criterion, by default the paper's for it."""
+    """Return the result of one method on a task, selected `by` a criterion, by default the paper's for it."""
     found, by = counting(rows, method), by or rule(method)
     pseudo = pseudo_groups(rows) if by == "worst_pseudo_group" else None
     chosen, wga = choose(found, by, pseudo), table_of(found, "test_wga")
@@ -535,7 +537,7 @@ def result(rows: Frame, method: str, by: str | None = None) -> Result:
 
 
 def summary(runs: Frame) -> list[dict[str, Any]]:
-    """The result of every method on every task, one row of plain values each."""
+    """Return the result of every method on every task, one row of plain values each."""
     rows = []
     for task, own in runs.groupby("task"):
         for method in sorted(methods(own), key=lambda name: PAPER.index(name) if name in PAPER else 99):
@@ -559,14 +561,14 @@ def summary(runs: Frame) -> list[dict[str, Any]]:
 
 
 def price(criterion: npt.NDArray[np.float64], wga: npt.NDArray[np.float64]) -> Price | None:
-    """The price of unawareness of (candidates, seeds); None if no counted candidate has a WGA above zero."""
+    """Return the price of unawareness of (candidates, seeds); None if no candidate has a WGA above zero."""
     if not (np.isfinite(criterion).any(axis=1) & (wga > 0).any(axis=1)).any():
         return None
     return price_of_unawareness(criterion, wga)
 
 
 def mean(values: Sequence[float]) -> Mean:
-    """Mean and population deviation.
+    """Return the mean and the population deviation.
 
     >>> mean([0.25, 0.75]).deviation
     0.25
@@ -576,7 +578,7 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def interval(rows: Frame) -> tuple[float, float]:
-    """Wilson's 95% interval of the mean WGA over seeds.
+    """Return Wilson's 95% interval of the mean WGA over seeds.
 
     All seeds are tested on the same samples, which therefore count once. The sample size is that of the
     smallest group that is worst for any seed.

@@ -77,7 +77,7 @@ class Facts:
 
 @functools.cache
 def facts(spec: str, data: Path | None = None) -> Facts:
-    """The facts that a task's file declares, which needs neither torch nor data; else those of its data."""
+    """Return the facts that a task's file declares, without torch or data; else those of its data."""
     found, (_, given) = declared_task(spec), tasks.parse(spec)
     recipe = getattr(found.constants, "RECIPE", None)
     # A task with a correlation strength p has groups too.
@@ -90,17 +90,17 @@ def facts(spec: str, data: Path | None = None) -> Facts:
 
 @functools.cache
 def load(spec: str, data: Path | None) -> Task:
-    """A task, loaded once per process."""
+    """Return a task, loaded once per process."""
     return tasks.load(spec, data)
 
 
 def grouped(task: Task) -> list[str]:
-    """The splits of a task with known groups."""
+    """Return the splits of a task with known groups."""
     return [split for split in SPLITS if getattr(task, split).group is not None]
 
 
 def locate(planned: Planned, task: Task, runs: Path, device: str = "auto") -> Path:
-    """The folder of a run, as `execute` chooses it."""
+    """Return the folder of a run, as `execute` chooses it."""
     from evenhand.core.ranks import resolve_device
     from evenhand.training.keys import identify
 
@@ -208,7 +208,7 @@ class Agenda:
             self._add(wave.second(results.inherited_pair(results.frame(done))))
 
     def look(self, entry: Entry) -> bool:
-        """Whether a run has ended, whichever process executed it."""
+        """Return whether a run has ended, whichever process executed it."""
         if entry.over:
             return True
         if is_finished(entry.path):
@@ -269,23 +269,23 @@ class Agenda:
         return sum(entry.state in states for entry in self.entries.values())
 
     def records(self) -> list[Record]:
-        """The records of the runs that are done."""
+        """Return the records of the runs that are done."""
         return [Record(entry.path) for entry in self.entries.values() if entry.state == "done"]
 
     def failures(self) -> list[Entry]:
         return [entry for entry in self.entries.values() if entry.state == "failed"]
 
     def expected(self) -> list[Planned]:
-        """The runs of second waves that are not added yet; their learning rate is unknown."""
+        """Return the runs of second waves that are not added yet; their learning rate is unknown."""
         return [one for wave, _ in self.later for one in wave.second({})]
 
     def left(self) -> int:
-        """The number of runs that are neither done nor failed."""
+        """Return the number of runs that are neither done nor failed."""
         return self.count("waiting", "running") + len(self.expected())
 
 
 def _failure(path: Path) -> dict[str, Any]:
-    """The content of a failed run's failure.json; empty if there is none."""
+    """Return the content of a failed run's failure.json; empty if there is none."""
     try:
         content = read_json(path / "failure.json")
     except (OSError, ValueError):
@@ -297,7 +297,7 @@ def _failure(path: Path) -> dict[str, Any]:
 
 
 def outline(sweep: Sweep) -> Agenda:
-    """The agenda of a dry run. It recognizes finished runs by their settings, without torch or the data.
+    """Return the agenda of a dry run. It recognizes finished runs by their settings, without torch or data.
 
     So it does not notice other data or another arithmetic.
     """
@@ -334,7 +334,7 @@ def _planned_key(planned: Planned, recipe: Recipe) -> str:
 
 
 def _key(spec: str, *parts: Any) -> str:
-    """Equal for runs with equal settings, however their task's spec is written."""
+    """Return a key that is equal for runs with equal settings, however their task's spec is written."""
     name, given = parse(spec)
     defaults = getattr(task_file(spec), "options", {})
     options = {key: plugins.parse_value(text) for key, text in given.items()}
@@ -481,7 +481,7 @@ class Local:
         return worker
 
     def wait(self, timeout: float) -> list[tuple[Any, Event]]:
-        """The next events of the workers, after at most `timeout` seconds."""
+        """Return the next events of the workers, after at most `timeout` seconds."""
         by_pipe = {worker.pipe: worker for worker in self._workers if worker is not None}
         ready = multiprocessing.connection.wait(list(by_pipe), timeout)
         events = [(by_pipe[pipe], by_pipe[pipe].event()) for pipe in ready]  # type: ignore[index]
@@ -516,7 +516,7 @@ class _Process:
             self.pipe.send((sweep, search_path()))
 
     def event(self) -> Event:
-        """The worker's next event."""
+        """Return the worker's next event."""
         try:
             event: Event = self.pipe.recv()
         except (EOFError, OSError):
@@ -524,7 +524,7 @@ class _Process:
         return event
 
     def _ended(self) -> Ended:
-        """How the process ended, and the end of its output."""
+        """Return how the process ended, and the end of its output."""
         code = self._process.wait()
         if code == 0:
             return Ended()
@@ -568,12 +568,12 @@ def die_with(parent: int) -> None:
 
 
 def search_path() -> list[str]:
-    """The absolute search path of modules, for workers in other folders or on other machines."""
+    """Return the absolute search path of modules, for workers in other folders or on other machines."""
     return [folder or str(Path.cwd()) for folder in sys.path]
 
 
 def gist(text: str) -> str:
-    """The line of a process's output that gives the reason: after what() in C++, the last one in Python.
+    """Return the line of a process's output that gives the reason: after what() in C++, last in Python.
 
     >>> gist("terminate called\\n  what():  CUDA error: out of memory\\nframe #0: here")
     'CUDA error: out of memory'
@@ -633,7 +633,7 @@ class Ray:
         return self._workers[-1]
 
     def wait(self, timeout: float) -> list[tuple[Any, Event]]:
-        """The next events of the workers, after at most `timeout` seconds."""
+        """Return the next events of the workers, after at most `timeout` seconds."""
         ready, _ = self._ray.wait(self._workers, num_returns=1, timeout=timeout)
         return [(worker, self._event(worker)) for worker in ready]
 

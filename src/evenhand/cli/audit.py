@@ -123,7 +123,7 @@ def audit(
 
 
 def _embeddings(data: str, beside: dict[str, str | None]) -> str:
-    """The task of embeddings in a file, and of the files or columns beside them."""
+    """Return the task of embeddings in a file, and of the files or columns beside them."""
     given = {"path": str(Path(data).absolute()), **{key: value for key, value in beside.items() if value}}
     if commas := [value for value in given.values() if "," in value]:
         raise ValueError(

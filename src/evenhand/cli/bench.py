@@ -157,7 +157,7 @@ def _plan(
     changes: dict[str, Any],
     no_search: bool,
 ) -> tuple[list[Planned], list[Waves]]:
-    """The requested runs: every method's grid, single runs, or the runs of a figure."""
+    """Return the requested runs: every method's grid, single runs, or the runs of a figure."""
     from evenhand.bench import grid
     from evenhand.bench.sweep import facts, load
 
@@ -250,7 +250,7 @@ def _print_plan(agenda: Agenda, json_: bool) -> None:
 
 
 def estimates(agenda: Agenda) -> list[tuple[dict[str, Any], str]]:
-    """The plan of every task and method, with a note; epochs are upper bounds for the unfinished runs."""
+    """Return the plan of every task and method, with a note; epochs are upper bounds of unfinished runs."""
     from evenhand.bench.grid import declared_method
     from evenhand.bench.sweep import facts
     from evenhand.cli.progress import by_state

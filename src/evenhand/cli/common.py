@@ -25,7 +25,7 @@ app = typer.Typer(name="evenhand", add_completion=False, pretty_exceptions_enabl
 
 
 def choices(kind: Any) -> str:
-    """The values of a Literal for a help text. A long list as metavar would be broken inside a word.
+    """Return the values of a Literal for a help text. A long list as metavar would be broken inside a word.
 
     >>> choices(Literal["md", "csv", "html"])
     'md, csv or html'
@@ -92,7 +92,7 @@ def say(text: object, *, err: bool = False) -> None:
 
 
 def shortened(text: object) -> str:
-    """A long text, such as an error that quotes a file, without its middle."""
+    """Return a long text, such as an error that quotes a file, without its middle."""
     said = str(text)
     return said if len(said) <= LONGEST else f"{said[: LONGEST // 2]} … {said[-LONGEST // 2 :]}"
 
@@ -100,12 +100,12 @@ def shortened(text: object) -> str:
 def plain_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning on one line, without the code that raised it."""
+    """Return a warning on one line, without the code that raised it."""
     return f"evenhand: warning: {printable(shortened(message))}\n"
 
 
 def console() -> Any:
-    """A rich console that prints plain text: no markup, no control characters."""
+    """Return a rich console that prints plain text: no markup, no control characters."""
     from rich.console import Console
     from rich.text import Text
 

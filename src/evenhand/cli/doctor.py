@@ -92,7 +92,7 @@ def _version(package: str) -> str | None:
 
 
 def _required() -> dict[str, list[str]]:
-    """The packages that evenhand requires, by extra; "" for those that it always requires."""
+    """Return the packages that evenhand requires, by extra; "" for those that it always requires."""
     found: dict[str, list[str]] = {"": []}
     for line in importlib.metadata.requires("evenhand") or ():
         name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
@@ -102,7 +102,7 @@ def _required() -> dict[str, list[str]]:
 
 
 def package_versions() -> dict[str, str | None]:
-    """The version of every package that evenhand can use; None if not installed."""
+    """Return the version of every package that evenhand can use; None if not installed."""
     return {name: _version(name) for packages in _required().values() for name in packages}
 
 
@@ -173,7 +173,7 @@ def _folders(runs: Path) -> Iterator[Check]:
 
 
 def _writable(folder: Path) -> bool:
-    """Whether a file can be created in a folder. Permissions do not reveal a read-only file system."""
+    """Return whether a file can be created in a folder. Permissions do not reveal a read-only file system."""
     probe = folder / f".evenhand-doctor-{os.getpid()}"
     try:
         probe.touch()
@@ -213,7 +213,7 @@ def _environment() -> Iterator[Check]:
 
 
 def _free_memory() -> int | None:
-    """The bytes available without swapping."""
+    """Return the bytes available without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

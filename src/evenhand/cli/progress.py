@@ -86,12 +86,12 @@ class Live(Lines):
 
 
 def choose(jobs: int) -> Lines:
-    """A table if standard error is a terminal, else lines."""
+    """Return a table if standard error is a terminal, else lines."""
     return Live(jobs) if sys.stderr.isatty() else Lines()
 
 
 def by_state(agenda: Agenda) -> dict[tuple[str, str], Counter[str]]:
-    """(task, method) -> the number of its runs in each state; runs of later waves are waiting."""
+    """Return the number of runs in each state, by (task, method); runs of later waves are waiting."""
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for entry in agenda.entries.values():
         counts[entry.planned.spec, entry.planned.method][entry.state] += 1
@@ -101,7 +101,7 @@ def by_state(agenda: Agenda) -> dict[tuple[str, str], Counter[str]]:
 
 
 def seconds_left(agenda: Agenda, jobs: int) -> float | None:
-    """An estimate from finished runs of the same task and method, else from all; None before the first."""
+    """Return an estimate from finished runs of the same task and method, or of all; None before the first."""
     took: dict[tuple[str, str], list[float]] = defaultdict(list)
     for entry in agenda.entries.values():
         if entry.seconds is not None:

@@ -83,7 +83,7 @@ def print_or_write(made: Table, form: Form | None, out: Path | None) -> None:
 
 
 def form_of(form: Form | None, out: Path | None) -> Form | None:
-    """The requested format, or that of the file's suffix; None for a table on the terminal."""
+    """Return the requested format, or that of the file's suffix; None for a table on the terminal."""
     if out is None:
         return form
     file = _file(out, "table.md")
@@ -161,7 +161,7 @@ def report(
 
 
 def _records(sources: Sequence[Path], optional: bool = False) -> list[Record]:
-    """All finished runs of folders and packed files."""
+    """Return all finished runs of folders and packed files."""
     from evenhand.bench.pack import load
 
     for source in sources:
@@ -185,7 +185,7 @@ def _file(out: Path, example: str) -> Path:
 
 
 def _form(out: Path) -> Form:
-    """The format of a file's suffix."""
+    """Return the format of a file's suffix."""
     if out.suffix.lower() not in ENDINGS:
         raise ValueError(
             f"--out must end with {', '.join(ENDINGS)}, got {str(out)!r}; for another suffix give --format"

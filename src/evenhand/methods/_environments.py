@@ -26,7 +26,7 @@ def robust(
     *,
     adjustment: float = 0.0,
 ) -> dict[str, Any]:
-    """The arguments of `Run.fit` that train on the environments, whole numbers from 0, (samples,).
+    """Return the arguments of `Run.fit` that train on the environments, whole numbers from 0, (samples,).
 
     [ENV-1] Groups are class x environment, and are drawn evenly: chances are proportional to 1 / group size.
     [ENV-2] then "gdro" minimizes Group DRO's objective on these groups, with `adjustment` / sqrt(group size)
@@ -48,7 +48,7 @@ def robust(
 
 
 def worst_and_mean(logits: Tensor, split: Split, *, group: Tensor) -> float:
-    """[ENV-3]: the lowest accuracy of a group that has samples, plus the mean accuracy of these groups."""
+    """Return the lowest plus the mean accuracy of the groups that have samples, [ENV-3]."""
     correct, count = logits.argmax(1) == split.y, torch.bincount(group)
     right = torch.bincount(group, weights=correct.double(), minlength=len(count))
     accuracy = (right / count)[count > 0]
@@ -56,13 +56,13 @@ def worst_and_mean(logits: Tensor, split: Split, *, group: Tensor) -> float:
 
 
 def _groups(labels: Tensor, environments: np.ndarray, num: int) -> tuple[Tensor, Tensor]:
-    """Every sample's group, [ENV-1], and how many samples each group has."""
+    """Return every sample's group, [ENV-1], and how many samples each group has."""
     group = labels * num + torch.from_numpy(environments.astype(np.int64))
     return group, torch.bincount(group, minlength=int(labels.max() + 1) * num)
 
 
 def _rare(labels: Tensor, environments: np.ndarray) -> np.ndarray:
-    """Whether a sample is in another environment than most samples of its class, (samples,) bool."""
+    """Return whether a sample is in another environment than most samples of its class, (samples,) bool."""
     rare = np.zeros(len(environments), dtype=bool)
     for label in np.unique(labels.numpy()):
         own = labels.numpy() == label

@@ -26,7 +26,7 @@ class Head(NamedTuple):
 
 
 def head_of(model: nn.Module) -> Head:
-    """The last layer of a network, which must be linear and have a bias."""
+    """Return the last layer of a network, which must be linear and have a bias."""
     name, layer = find_head(model)
     if not isinstance(layer, nn.Linear) or layer.bias is None:
         raise ValueError(f"the last layer, {name}, must be an nn.Linear with a bias, got {layer}")
@@ -34,7 +34,7 @@ def head_of(model: nn.Module) -> Head:
 
 
 def with_head(model: nn.Module, head: Head) -> nn.Module:
-    """A copy of the network with this last layer."""
+    """Return a copy of the network with this last layer."""
     num_classes, num_features = head.weight.shape
     layer = nn.Linear(num_features, num_classes, device=head.weight.device)
     layer.load_state_dict({"weight": head.weight, "bias": head.bias})
@@ -42,7 +42,7 @@ def with_head(model: nn.Module, head: Head) -> nn.Module:
 
 
 def even_weights(labels: Tensor) -> Tensor:
-    """Weights that sum to one, and to the same over every class, (samples,).
+    """Return weights that sum to one, and to the same over every class, (samples,).
 
     >>> even_weights(torch.tensor([0, 0, 0, 1]))
     tensor([0.1667, 0.1667, 0.1667, 0.5000])
@@ -52,14 +52,14 @@ def even_weights(labels: Tensor) -> Tensor:
 
 
 def even_subset(labels: np.ndarray, *seed: int) -> np.ndarray:
-    """Positions of as many random samples of every class, or group, as the smallest one has."""
+    """Return positions of as many random samples of every class, or group, as the smallest one has."""
     present, counts = np.unique(labels, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(labels))
     return np.sort(np.concatenate([order[labels[order] == each][: counts.min()] for each in present]))
 
 
 def on_device(run: Run, *arrays: np.ndarray | Tensor) -> list[Tensor]:
-    """Arrays as tensors on the device of the run."""
+    """Return the arrays as tensors on the device of the run."""
     return [(torch.tensor(each) if isinstance(each, np.ndarray) else each).to(run.device) for each in arrays]
 
 
@@ -75,7 +75,7 @@ def descend(
     pull: float = 0.0,
     most: float = float("inf"),
 ) -> Head:
-    """Gradient descent, all samples at once, from a last layer to one that fits weighted samples better.
+    """Fit a last layer to weighted samples by full-batch gradient descent from another one.
 
     [HEAD-1] It minimizes the sum of w_i x cross-entropy_i + pull x |head - start|^2; a gradient's norm is
     at most `most`.
@@ -93,7 +93,7 @@ def descend(
 
 
 def sparse_head(features: Tensor, labels: Tensor, num_classes: int, strength: float, steps: int) -> Head:
-    """Logistic regression with an L1 penalty, by accelerated proximal gradient descent (FISTA).
+    """Fit logistic regression with an L1 penalty, by accelerated proximal gradient descent (FISTA).
 
     [HEAD-2] It minimizes |weight|_1 + strength x the sum of cross-entropies; the bias has no penalty.
     """

@@ -35,7 +35,7 @@ DATASETS = (
 
 
 def table_datasets(specs: Sequence[str], runs: dict[str, Frame], root: Path | None = None) -> Table:
-    """Every task's size, classes, groups and smallest group, from the records or the data."""
+    """Return every task's size, classes, groups and smallest group, from the records or the data."""
     lines, below = [], []
     for spec in specs:
         if spec not in runs:
@@ -61,7 +61,7 @@ def table_datasets(specs: Sequence[str], runs: dict[str, Frame], root: Path | No
 
 
 def _facts_of_runs(rows: Frame) -> dict[str, Any]:
-    """The facts that finished runs record about their training set."""
+    """Return the facts that finished runs record about their training set."""
     records = rows.record[rows.alike]
     test = records.iloc[0].metrics["test"]
     facts: dict[str, Any] = {"L": len(test["classes"])}
@@ -78,7 +78,7 @@ def _facts_of_runs(rows: Frame) -> dict[str, Any]:
 
 
 def facts_of_data(spec: str, root: Path | None) -> dict[str, Any]:
-    """The columns of the dataset table from the data; {} if the data are not here."""
+    """Return the columns of the dataset table from the data; {} if the data are not here."""
     train = read_split(spec, root, "train")
     if train is None:
         return {}
@@ -105,7 +105,7 @@ class Truth:
 
 
 def read_split(spec: str, root: Path | None, name: Literal["train", "test"]) -> Truth | None:
-    """A split of a task; None if its data are not here or the task is unknown.
+    """Return a split of a task; None if its data are not here or the task is unknown.
 
     Photographs are looked up in their lists; no image is opened.
     """
@@ -146,7 +146,7 @@ METHODS = (
 
 
 def table_methods() -> Table:
-    """The groups, hyperparameters and trainings of every method, as its file declares them."""
+    """Return the groups, hyperparameters and trainings of every method, as its file declares them."""
     known = plugins.describe("evenhand.methods", "train")
     order = [*paper.METHODS, *(name for name in known if name not in paper.METHODS)]
     explained = (
@@ -182,7 +182,7 @@ def _method(name: str) -> Row:
 
 
 def groups_read(method: str) -> str:
-    """The purposes for which a method reads groups, as its file declares."""
+    """Return the purposes for which a method reads groups, as its file declares."""
     declared, both = method_file(method), reads_groups(method)
     reads = getattr(declared and declared.constants, "NEEDS_GROUPS", None)
     return "validation" if reads == "val" else _groups(both, both)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run_command(record: Record, task: Task | None) -> str:
-    """The command that repeats this run, or a Python call if its task has no name."""
+    """Return the command that repeats this run, or a Python call if its task has no name."""
     config = record.config
     settings = {**_recipe(record, task), **config.get("hyperparameters", {})}
     if not config.get("spec"):
@@ -29,7 +29,7 @@ def run_command(record: Record, task: Task | None) -> str:
 
 
 def bench_command(rows: Frame, methods: Sequence[str]) -> str:
-    """The bench command that makes the missing runs of these methods."""
+    """Return the bench command that makes the missing runs of these methods."""
     spec, alike = str(rows.spec.iloc[0]), rows[rows.alike]
     words = ["evenhand", "bench", spec, "--methods", ",".join(methods)]
     words += ["--seeds", ",".join(map(str, results.seeds(rows)))]
@@ -46,12 +46,12 @@ def bench_command(rows: Frame, methods: Sequence[str]) -> str:
 
 
 def is_packed(runs: Path) -> bool:
-    """Whether runs lie in the cache of packed records, from which no bench can continue."""
+    """Return whether runs lie in the cache of packed records, from which no bench can continue."""
     return runs.absolute().is_relative_to(tasks.cache_root().absolute())
 
 
 def _recipe(record: Record, task: Task | None) -> dict[str, Any]:
-    """The recipe fields that the command must name.
+    """Return the recipe fields that the command must name.
 
     These are the fields that differ from the task's recipe, or all of them if the task is not available.
     """
@@ -72,5 +72,5 @@ def _device(record: Record) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as the command line parses it."""
+    """Return a value as the command line parses it."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

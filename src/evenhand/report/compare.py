@@ -31,7 +31,7 @@ signed = partial(interval, form="+.1f")
 
 
 def change(value: float) -> str:
-    """A difference in percentage points."""
+    """Return a difference in percentage points."""
     return f"{100 * value:+.1f}"
 
 
@@ -39,7 +39,7 @@ Resampled = dict[Path, npt.NDArray[np.float64]]  # a run's folder -> its WGA in 
 
 
 def table_compare(parts: Sequence[Frame], root: Path | None = None, against: str | None = None) -> Table:
-    """Every variant of a task's runs with its difference from the first, over the seeds that both have.
+    """Return every variant of a task's runs with its difference from the first, over their common seeds.
 
     Runs of all recipes count, and differing fields are part of a variant's name.
 
@@ -89,7 +89,7 @@ def table_compare(parts: Sequence[Frame], root: Path | None = None, against: str
 
 
 def _ordered(rows: Frame, against: str) -> Frame:
-    """The runs with the names of their variants: the reference, then ERM, then by method and name."""
+    """Return the runs with the names of their variants: the reference, then ERM, then by method and name."""
 
     def place(name: str) -> tuple[bool, bool, str, int, str]:
         method = name.split()[0]
@@ -136,7 +136,7 @@ def _row(name: str, own: Frame, first: Frame, resampled: Resampled, delta: str) 
 
 
 def students_interval(gains: Sequence[float] | npt.NDArray[np.float64]) -> tuple[float, float] | None:
-    """Student's 95% interval of the mean of paired differences; None if there is only one.
+    """Return Student's 95% interval of the mean of paired differences; None if there is only one.
 
     >>> signed(students_interval([0.0, 0.02, 0.04]))
     '-3.0 to +7.0'
@@ -153,7 +153,7 @@ def students_interval(gains: Sequence[float] | npt.NDArray[np.float64]) -> tuple
 def resampled_wga(
     correct: npt.NDArray[np.bool_], groups: npt.NDArray[np.int64], replicates: int = REPLICATES
 ) -> npt.NDArray[np.float64]:
-    """The WGA of each run in bootstrap samples of every group, (runs, replicates).
+    """Return the WGA of each run in bootstrap samples of every group, (runs, replicates).
 
     `correct` is (runs, samples). All runs share the draws, so their differences are paired. The draws depend
     only on the group sizes, not on the number of runs.
@@ -179,13 +179,13 @@ def resampled_wga(
 def interval_of_difference(
     ours: Sequence[npt.NDArray[np.float64]], theirs: Sequence[npt.NDArray[np.float64]]
 ) -> tuple[float, float]:
-    """The middle 95% of the mean differences over seeds. Both arguments are (seeds, replicates)."""
+    """Return the middle 95% of the mean differences over seeds. Both arguments are (seeds, replicates)."""
     low, high = np.percentile(np.mean(np.subtract(ours, theirs), axis=0), [2.5, 97.5])
     return float(low), float(high)
 
 
 def resample(records: Sequence[Record], spec: str, root: Path | None) -> tuple[Resampled, list[str]]:
-    """The replicates of a task's runs, and notes on the runs for which there are none.
+    """Return the replicates of a task's runs, and notes on the runs for which there are none.
 
     Records contain predictions but neither labels nor groups, which are read from the data below `root`.
     They are used only for runs whose recorded group accuracies they reproduce.
@@ -210,12 +210,12 @@ def _unsampled(why: Counter[str], total: int) -> list[str]:
 
 
 def _groups(truth: Truth) -> npt.NDArray[np.int64]:
-    """The groups of samples, (samples,); their classes if there are no groups."""
+    """Return the groups of samples, (samples,); their classes if there are no groups."""
     return truth.labels if truth.groups is None else truth.groups
 
 
 def _correct(record: Record, truth: Truth) -> npt.NDArray[np.bool_] | None:
-    """The test samples that a run classifies correctly, (samples,); None if the run was scored on others."""
+    """Return the test samples that a run classifies correctly, (samples,); None if scored on others."""
     predictions = record.predictions.get("test")
     if predictions is None or predictions.shape != truth.labels.shape:
         return None

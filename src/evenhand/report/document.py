@@ -32,7 +32,7 @@ Spec = dict[str, Any]  # of a plot, as plot.js reads it
 
 @cache
 def environment() -> jinja2.Environment:
-    """The templates. Names from data are escaped."""
+    """Return the templates. Names from data are escaped."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("evenhand.report"),
         autoescape=True,
@@ -47,7 +47,7 @@ def environment() -> jinja2.Environment:
 
 
 def dotted(name: str) -> Markup:
-    """A long name that may be broken at its dots.
+    """Return a long name that may be broken at its dots.
 
     >>> print(dotted("results.eta_parts"), dotted("my_package.methods.balanced_tab"))
     results.eta_parts my_package.<wbr>methods.<wbr>balanced_tab
@@ -56,7 +56,7 @@ def dotted(name: str) -> Markup:
 
 
 def options(command: str) -> Markup:
-    """A command whose options are never broken at their dashes.
+    """Return a command whose options are never broken at their dashes.
 
     >>> print(options("evenhand run 'a<b' erm --seed 0"))
     evenhand run &#39;a&lt;b&#39; erm <span class="unbroken">--seed</span> 0
@@ -66,7 +66,7 @@ def options(command: str) -> Markup:
 
 
 def document(template: str, *, explore: bool = False, **content: Any) -> str:
-    """A page as HTML. Its content policy allows only its own script and style, and no network."""
+    """Return a page as HTML. Its content policy allows only its own script and style, and no network."""
     files = resources.files("evenhand.report") / "templates"
     style = palette.css() + (files / "page.css").read_text(encoding="utf-8")
     scripts = ["plot.js", "page.js", *(["explore.js"] if explore else [])]
@@ -116,7 +116,7 @@ class Line:
 
 
 def row_plot(marks: Sequence[Mark | None], others: Sequence[float] = (), *, one_row: bool = False) -> Spec:
-    """Accuracies in a table cell, in separate rows or in one; `others` are pale rings."""
+    """Return a plot of accuracies in a table cell, in separate rows or in one; `others` are pale rings."""
     pale = {"row": 0, "colour": "soft", "x": [round(v, 4) for v in others], "mark": "ring", "size": 3}
     series = [{**pale, "width": 1, "alpha": 0.5}] if others else []
     for row, mark in enumerate(marks):
@@ -129,7 +129,10 @@ def row_plot(marks: Sequence[Mark | None], others: Sequence[float] = (), *, one_
 
 
 def line_plot(heading: str, epochs: npt.ArrayLike, series: dict[str, tuple[str, Any]], scale: str) -> Spec:
-    """Lines over epochs: label -> (colour, values), or (colour, (low, middle, high)) for a line in a band."""
+    """Return a plot of lines over epochs.
+
+    `series` maps labels to (color, values), or to (color, (low, middle, high)) for a line in a band.
+    """
     x = np.asarray(epochs)
     kept = thinned(len(x))
     lines = []
@@ -145,7 +148,7 @@ def line_plot(heading: str, epochs: npt.ArrayLike, series: dict[str, tuple[str, 
 
 
 def spark(colour: str, values: Sequence[float]) -> Spec:
-    """A small line without axes."""
+    """Return a small line without axes."""
     kept = thinned(len(values), 40)
     line = {"colour": colour, "x": kept.tolist(), "y": rounded(np.asarray(values, np.float64)[kept])}
     series = [line | {"width": 1.5, "joined": 1}]
@@ -153,7 +156,7 @@ def spark(colour: str, values: Sequence[float]) -> Spec:
 
 
 def thinned(num_epochs: int, most: int = MOST_POINTS) -> Indices:
-    """The epochs that a line shows: all, or evenly spaced ones that include the first and the last."""
+    """Return the epochs that a line shows: all, or evenly spaced ones that include the first and the last."""
     return np.unique(np.linspace(0, num_epochs - 1, min(num_epochs, most)).round().astype(np.int64))
 
 

@@ -77,7 +77,7 @@ class Drawn:
 
 @contextmanager
 def look() -> Iterator[None]:
-    """A context for drawing and saving that neither uses nor changes the user's matplotlib settings."""
+    """Draw and save in a context that neither uses nor changes the user's matplotlib settings."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         known: Any = matplotlib.rcParams  # its keys are typed individually, but not in all versions
@@ -86,7 +86,7 @@ def look() -> Iterator[None]:
 
 
 def encode(drawn: Drawn, form: str) -> bytes:
-    """The figure as svg, png or pdf."""
+    """Return the figure as svg, png or pdf."""
     buffer = io.BytesIO()
     with look():
         drawn.figure.savefig(buffer, format=form, dpi=200, metadata=METADATA[form])
@@ -100,7 +100,7 @@ def save(drawn: Drawn, out: Path) -> Path:
 
 
 def check_form(out: Path) -> str:
-    """The format of a file's suffix; raises ValueError for one that is not in METADATA."""
+    """Return the format of a file's suffix; raises ValueError for one that is not in METADATA."""
     form = out.suffix.removeprefix(".").lower()
     if form not in METADATA:
         raise ValueError(f"a figure's file must end with .{', .'.join(METADATA)}, got {str(out)!r}")
@@ -111,7 +111,7 @@ def check_form(out: Path) -> str:
 
 
 def panels(height: float, **grid: Any) -> tuple[Figure, Any]:
-    """A figure and its axes, (rows, columns); `finish` adds room for the title and the caption.
+    """Return a figure and its axes, (rows, columns); `finish` adds room for the title and the caption.
 
     The axes are in a subfigure, so a legend outside them does not overlap the title.
     """
@@ -138,19 +138,19 @@ def finish(name: str, figure: Figure, heading: str, caption: str, data: dict[str
 
 
 def color(method: str) -> str:
-    """A method's color, as on pages."""
+    """Return a method's color, as on pages."""
     return palette.look(method).light
 
 
 def number(axes: Axes, x: float, y: float, text: str, size: float = 7, **more: Any) -> None:
-    """A number above a bar, readable over lines."""
+    """Draw a number above a bar, readable over lines."""
     outline = [withStroke(linewidth=2, foreground="white")]
     axes.annotate(text, (x, y), xytext=(0, 1.5), textcoords="offset points", ha="center", va="bottom",
                   fontsize=size, path_effects=outline, zorder=5, **more)  # fmt: skip
 
 
 def curve(axes: Axes, curves: Curves, colour: str, band: str, alpha: float, width: float) -> Any:
-    """Draw the mean over seeds in a band of their range. Returns the epochs."""
+    """Draw the mean over seeds in a band of their range, and return the epochs."""
     epochs = np.arange(1, curves.shape[1] + 1)
     if len(curves) > 1:
         axes.fill_between(epochs, curves.min(0), curves.max(0), color=band, alpha=alpha, linewidth=0)
@@ -164,7 +164,7 @@ def epoch_axis(axes: Axes) -> None:
 
 
 def percent_axis(axes: Axes, low: float | None = None, high: float | None = None) -> None:
-    """A percentage axis. Limits of None fit the data, with at least one point of height."""
+    """Format a percentage axis. Limits of None fit the data, with at least one point of height."""
     bottom, top = axes.get_ylim()
     slack = max(0.0, 1 - (top - bottom)) / 2
     axes.set_ylim(bottom - slack if low is None else low, top + slack if high is None else high)

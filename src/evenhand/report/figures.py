@@ -45,13 +45,13 @@ MANY = 12  # candidates from which a method of figure 3 gets a separate row
 
 
 def _made_of(rows: Frame, mean: str = "") -> str:
-    """The task, the model and the seeds of a caption."""
+    """Return the task, the model and the seeds of a caption."""
     model = rows.recipe[rows.alike].iloc[0]["model"]
     return f"{spec_of(rows)} with {model}, {mean}{count(len(results.seeds(rows)), 'seed')}"
 
 
 def _unfinished(rows: Frame, methods: Sequence[str]) -> str:
-    """The missing runs of the grids."""
+    """Return the missing runs of the grids."""
     known = [name for name in methods if name in results.methods(rows)]
     lacking = {name: len(results.missing(rows, name)) for name in known}
     parts = [f"{name} lacks {count(number, 'run')}" for name, number in lacking.items() if number]
@@ -62,24 +62,24 @@ def _unfinished(rows: Frame, methods: Sequence[str]) -> str:
 
 
 def _stage(record: Record) -> dict[str, Any]:
-    """The curves of plain training, which is also TAB's identifier; {} if none were recorded."""
+    """Return the curves of plain training, which is also TAB's identifier; {} if none were recorded."""
     found: dict[str, Any] = (record.dynamics or {}).get("stages", {}).get("erm", {})
     return found
 
 
 def _num_epochs(record: Record) -> int:
-    """The number of epochs with curves of conflicting samples in both splits."""
+    """Return the number of epochs with curves of conflicting samples in both splits."""
     parts = [_stage(record).get(split, {}).get("conflicting", {"count": 0}) for split in ("train", "val")]
     return min(len(part["accuracy"]) if part["count"] else 0 for part in parts)
 
 
 def _whole(record: Record) -> bool:
-    """Whether the run was made for these figures, without early stopping."""
+    """Return whether the run was made for these figures, without early stopping."""
     return bool(record.config["full_recipe"]["patience"] >= DYNAMICS["patience"])
 
 
 def _learned(rows: Frame, clusters: bool) -> tuple[list[Record], str] | None:
-    """One run per seed of a task's plain training, and the start of a caption; None without curves.
+    """Return one run per seed of a task's plain training, and the start of a caption; None without curves.
 
     Runs without early stopping are preferred. They share one recipe, with ERM's selected learning rate and
     weight decay if available. Methods share this training but stop it by different rules: for `clusters`
@@ -119,7 +119,7 @@ def _learned(rows: Frame, clusters: bool) -> tuple[list[Record], str] | None:
 
 
 def _curves(records: Sequence[Record], split: str, score: str) -> tuple[Curves, Curves]:
-    """`accuracy` or `loss` of aligned and of conflicting samples, cut to the shortest training."""
+    """Return `accuracy` or `loss` of aligned and of conflicting samples, cut to the shortest training."""
     shortest = min(map(_num_epochs, records))
     aligned, conflicting = (
         np.array([_stage(record)[split][kind][score][:shortest] for record in records]) for kind in KINDS
@@ -128,9 +128,10 @@ def _curves(records: Sequence[Record], split: str, score: str) -> tuple[Curves, 
 
 
 def unlearning(aligned: npt.NDArray[Any], conflicting: npt.NDArray[Any]) -> tuple[int, int] | None:
-    """The longest interval in which aligned accuracy stays below its start while conflicting accuracy rises.
+    """Return the first and last epoch of the longest zone of unlearning; None if none has three epochs.
 
-    Returns the positions of its first and last epoch; None if no interval has three epochs.
+    In this zone, aligned accuracy stays below its start while conflicting accuracy rises. The epochs are
+    positions.
     """
     longest: tuple[int, int] | None = None
     for start in range(len(aligned) - 2):
@@ -144,7 +145,7 @@ def unlearning(aligned: npt.NDArray[Any], conflicting: npt.NDArray[Any]) -> tupl
 
 
 def validation(rows: Frame) -> Drawn | None:
-    """Figure 2: conflicting, aligned and all validation samples, and conflicting training samples."""
+    """Draw figure 2: conflicting, aligned and all validation samples, and conflicting training samples."""
     found = _learned(rows, clusters=False)
     if found is None:
         return None
@@ -180,7 +181,7 @@ def validation(rows: Frame) -> Drawn | None:
 
 
 def training(rows: Frame) -> Drawn | None:
-    """Figure 4: conflicting samples still misclassified, the losses, and the composition of the clusters."""
+    """Draw figure 4: misclassified conflicting samples, losses, and the composition of the clusters."""
     found = _learned(rows, clusters=True)
     if found is None:
         return None
@@ -210,7 +211,7 @@ def training(rows: Frame) -> Drawn | None:
 
 
 def _conflicting_in_clusters(records: Sequence[Record]) -> dict[str, float] | None:
-    """The conflicting share of the majority and minority clusters and of all samples; mean over seeds."""
+    """Return the mean conflicting share over seeds: of majority and minority clusters, and of all samples."""
     shares = []
     for record in records:
         if clusters := (record.dynamics or {}).get("clusters"):
@@ -246,7 +247,7 @@ def _composition(axes: Axes, shares: dict[str, float] | None) -> None:
 
 
 def _candidates(rows: Frame, method: str) -> dict[str, Any]:
-    """The data of a method in figure 3: WGA and rank of every candidate, and the selected ones."""
+    """Return the data of a method in figure 3: WGA and rank of every candidate, and the selected ones."""
     own = counting(rows, method)
     points = own.groupby("point")
     settings = list(points.settings.first())
@@ -265,7 +266,7 @@ def _candidates(rows: Frame, method: str) -> dict[str, Any]:
 
 
 def selection(rows: Frame) -> Drawn | None:
-    """Figure 3: the WGA of all candidates with their ranks by validation accuracy."""
+    """Draw figure 3: the WGA of all candidates with their ranks by validation accuracy."""
     spec, known = spec_of(rows), results.methods(rows)
     data = {method: _candidates(rows, method) for method in SEARCHES if method in known}
     if not any(len(each["wga"]) > 1 for each in data.values()):
@@ -321,7 +322,7 @@ def _ranked_bars(axes: Axes, shown: Mapping[str, Any], lines: Mapping[str, float
 
 
 def cost(rows: Frame) -> Drawn | None:
-    """Figure 5, right: the longest run of each method, and its search in units of TAB's longest run."""
+    """Draw figure 5, right: each method's longest run, and its search in units of TAB's longest run."""
     spec, unit = spec_of(rows), longest_run(counting(rows, "tab"))
     data: dict[str, dict[str, float | None]] = {}
     for method in COSTS:
@@ -371,14 +372,14 @@ def _costs(axes: Axes, values: Mapping[str, Any], hatch: str, unit: str) -> None
 
 
 def _family(spec: str) -> tuple[str, float | None]:
-    """A task without its p, and its p."""
+    """Return a task without its p, and its p."""
     (name, options), p = base(spec)
     text = ",".join(f"{key}={value}" for key, value in sorted(options))
     return f"{name}:{text}" if text else name, p
 
 
 def _sweeps(name: str, runs: Frame, wanted: Sequence[str]) -> dict[str, Frame]:
-    """The selected runs of every task with several p, by name, each with its `p`."""
+    """Return the selected runs of every task with several p, by name, each with its `p`."""
     shown = results.selected(
         runs[runs.method.isin((*SWEPT[name], "evenhand" if name == "correlation" else ""))]
     )
@@ -397,13 +398,13 @@ def _sweeps(name: str, runs: Frame, wanted: Sequence[str]) -> dict[str, Frame]:
 
 
 def _over_seeds(sweep: Frame, method: str, score: str) -> Frame:
-    """p -> mean, min and max over seeds, in per cent."""
+    """Return the mean, minimum and maximum over seeds for every p, in per cent."""
     own = sweep[sweep.method == method]
     return 100 * own.groupby("p")[f"test_{score}"].agg(["mean", "min", "max"])
 
 
 def _whiskers(values: Frame) -> npt.NDArray[np.float64]:
-    """The distances from the mean to the lowest and the highest seed, (2, values)."""
+    """Return the distances from the mean to the lowest and the highest seed, (2, values)."""
     ends = [values["mean"] - values["min"], values["max"] - values["mean"]]
     return np.array(ends).clip(min=0)  # with equal seeds, rounding of the mean may give negative values
 
@@ -434,7 +435,7 @@ def _swept(name: str, runs: Frame, wanted: Sequence[str]) -> Drawn | None:
 
 
 def _collapsed(sweep: str, own: Frame, method: str) -> str:
-    """The strengths p at which seeds of a method collapsed, with counts; empty if none did."""
+    """Return the strengths p at which seeds of a method collapsed, with counts; empty if none did."""
     places = []
     for p, wga in own[own.method == method].groupby("p").test_wga:
         if collapsed := int((wga < COLLAPSED).sum()):
@@ -447,7 +448,7 @@ def _legend_above(axes: Axes, handles: list[Any]) -> None:
 
 
 def _correlation(found: Mapping[str, Frame], methods: Sequence[str]) -> tuple[Figure, dict[str, Frame]]:
-    """Mean accuracy and WGA against p."""
+    """Draw mean accuracy and WGA against p."""
     figure, axes = drawing.panels(2.15 * len(found), nrows=len(found), ncols=3)
     scores = {"accuracy_weighted": "mean accuracy, as in training",
               "accuracy_balanced": "mean accuracy, balanced", "wga": "worst-group accuracy"}  # fmt: skip
@@ -479,7 +480,7 @@ def _correlation(found: Mapping[str, Frame], methods: Sequence[str]) -> tuple[Fi
 
 
 def _comparison(found: Mapping[str, Frame], methods: Sequence[str]) -> tuple[Figure, dict[str, Frame]]:
-    """Accuracy (solid) and WGA (hatched) of TAB, its variant and baselines at every p."""
+    """Draw accuracy (solid) and WGA (hatched) of TAB, its variant and baselines at every p."""
     figure, axes = drawing.panels(2.2 * len(found), nrows=len(found), ncols=1)
     data, group = {}, 2 * len(methods) + 2.2
     for panel, (sweep, own) in zip(axes[:, 0], found.items(), strict=True):
@@ -512,7 +513,7 @@ OF_ONE_TASK: dict[str, Callable[[Frame], Drawn | None]] = {
 
 
 def draw(name: str, runs: Frame, wanted: Sequence[str] = ()) -> Drawn:
-    """One of FIGURES, of the `wanted` task or the first possible one; sweeps show several tasks."""
+    """Draw one of FIGURES, of the `wanted` task or the first possible one; sweeps show several tasks."""
     check_figure(name)
     if name not in SWEPT and len(set(wanted)) > 1:
         raise ValueError(
@@ -537,7 +538,7 @@ def draw(name: str, runs: Frame, wanted: Sequence[str] = ()) -> Drawn:
 
 
 def _example(name: str, runs: Frame) -> str:
-    """A task for which the figure is possible, from the runs if they have one."""
+    """Return a task for which the figure is possible, from the runs if they have one."""
     specs = [spec_of(rows) for rows in by_task(runs) if name not in LEARNED or "groups" in set(rows.over)]
     specs = [spec for spec in specs if name not in SWEPT or base(spec)[1] is not None]
     return specs[0] if specs else "even_odd"

@@ -21,7 +21,7 @@ MOST_LINES = 12  # groups or classes that are not folded away
 
 
 def findings(record: Record, chosen: Frame, task: Task | None, budget: int) -> dict[str, Any]:
-    """The partition of a run, class by class; `chosen` contains the method's runs with other seeds."""
+    """Return the partition of a run, class by class; `chosen` contains the method's runs with other seeds."""
     parts = record.partition
     assert parts is not None
     labels = parts.classes.tolist()
@@ -58,7 +58,7 @@ def _class(
     others: Sequence[tuple[int, Partition]],
     budget: int,
 ) -> dict[str, Any]:
-    """One class: the loss histories and samples of its two parts, and a comparison with true groups."""
+    """Return one class: loss histories and samples of its two parts, and a comparison with true groups."""
     own = parts.labels == parts.classes[position]
     majority, minority = np.flatnonzero(own & ~parts.minority), np.flatnonzero(own & parts.minority)
     shown = None if task is None else samples.gallery(task, parts, majority, minority, name, budget)
@@ -93,7 +93,7 @@ def _class(
 
 
 def _histories(record: Record, num_samples: int) -> npt.NDArray[Any] | None:
-    """The loss histories from which the partition was made, (samples, epochs), if they were saved."""
+    """Return the loss histories from which the partition was made, (samples, epochs), if they were saved."""
     for stage in sorted(record.config["stages"], key=lambda name: (name != "erm", name)):
         losses = record.losses(stage)
         if losses is not None and losses.shape[0] == num_samples and losses.shape[1] > 0:
@@ -104,7 +104,7 @@ def _histories(record: Record, num_samples: int) -> npt.NDArray[Any] | None:
 def _truth(
     task: Task | None, majority: Indices, minority: Indices, class_name: str
 ) -> tuple[str, list[tuple[str, int, int]]]:
-    """A sentence on the true groups, and (group, number in the minority, number in the class)."""
+    """Return a sentence on the true groups, and (group, number in the minority, number in the class)."""
     if task is None or task.train.group is None or not task.group_names:
         return "", []
     group = task.train.group.numpy()

@@ -30,7 +30,7 @@ class Plot(Figure):
 
 
 def table_html(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
-    """An HTML table without styles of its own, so that it looks as the notebook's other tables do.
+    """Return an HTML table without styles of its own, so that it looks as the notebook's other tables do.
 
     >>> table_html(["class"], [["<cat>"]])
     '<table><thead><tr><th>class</th></tr></thead><tbody><tr><td>&lt;cat&gt;</td></tr></tbody></table>'
@@ -44,7 +44,7 @@ def table_html(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: 
 
 
 def partition_html(parts: Partition) -> str:
-    """A table of the classes of a partition: their sizes and how clearly they were split."""
+    """Return a table of the classes of a partition: their sizes and how clearly they were split."""
     rows = [
         (label, f"{large:,}", f"{small:,}", parts.unsplit.get(label, f"{share:.2f}"))
         for label, (large, small), share in zip(
@@ -60,7 +60,7 @@ def partition_html(parts: Partition) -> str:
 
 
 def plot_partition(parts: Partition) -> Figure:
-    """The sizes of every class's majority and minority, and the margins of the samples of both."""
+    """Plot the sizes of every class's majority and minority, and the margins of the samples of both."""
     figure = Plot(figsize=(9, 1.2 + 0.35 * min(max(len(parts.classes), 4), MOST)), layout="constrained")
     left, right = figure.subplots(1, 2)
     names = [str(label) for label in parts.classes.tolist()[:MOST]]
@@ -78,13 +78,13 @@ def plot_partition(parts: Partition) -> Figure:
 
 
 def runs_html(records: Sequence[Record], parts: Partition | None) -> str:
-    """The worst class, pseudo-group and known group of every run's model, then the partition."""
+    """Return the worst class, pseudo-group and known group of every run's model, then the partition."""
     tables = [_table(worst_table(record), f"{record.method}: accuracy in percent") for record in records]
     return "".join([*tables, *([] if parts is None else [partition_html(parts)])])
 
 
 def plot_runs(records: Sequence[Record]) -> Figure:
-    """The accuracy of every class, pseudo-group or known group under every run's model, with intervals."""
+    """Plot the accuracy of every class, pseudo-group or known group under every run's model."""
     shown = {record.method: _parts(record) for record in records}
     names = list(dict.fromkeys(part["name"] for parts in shown.values() for part in parts))[: 2 * MOST]
     figure = Plot(figsize=(7, 1.2 + 0.4 * len(names)), layout="constrained")
@@ -107,7 +107,7 @@ def plot_runs(records: Sequence[Record]) -> Figure:
 
 
 def audit_html(summary: dict[str, Any]) -> str:
-    """The answer of an audit: which model to ship, how many samples were listed, and its sentences."""
+    """Return the answer of an audit: which model to ship, how many samples were listed, and its sentences."""
     triage = summary["triage"]
     rows = [
         ("recommended model", summary["ship"]["model"]),

@@ -33,7 +33,7 @@ class Failure:
 
 
 def failures(sources: Iterable[Path]) -> list[Failure]:
-    """The failed runs in folders of runs, as the bench recorded them."""
+    """Return the failed runs in folders of runs, as the bench recorded them."""
     found = []
     for source in {source.resolve(): source for source in sources}:
         for file in sorted(source.glob("*/*/*/failure.json")) if source.is_dir() else ():
@@ -49,7 +49,7 @@ def failures(sources: Iterable[Path]) -> list[Failure]:
 
 
 def of_task(rows: Frame, methods: Sequence[str], failed: Sequence[Failure] = ()) -> list[str]:
-    """The notes that every table of a task's results needs."""
+    """Return the notes that every table of a task's results needs."""
     task = str(rows.task.iloc[0])
     return [
         *differences(rows),
@@ -61,7 +61,7 @@ def of_task(rows: Frame, methods: Sequence[str], failed: Sequence[Failure] = ())
 
 
 def differences(rows: Frame) -> list[str]:
-    """How the runs differ from the paper's: model, other recipe fields, options of the task."""
+    """Return how the runs differ from the paper's: model, other recipe fields, options of the task."""
     spec, alike = spec_of(rows), rows[rows.alike]
     lines = other_recipe(alike.recipe.iloc[0], spec)
     compared, how = paper.counterpart(spec)
@@ -73,7 +73,7 @@ def differences(rows: Frame) -> list[str]:
 
 
 def other_recipe(recipe: dict[str, Any], spec: str) -> list[str]:
-    """How a recipe differs from the task's default."""
+    """Return how a recipe differs from the task's default."""
     lines = []
     changed, default = results.recipe_changes(recipe, spec), task_recipe(spec)
     if "model" in changed and default is not None:
@@ -85,7 +85,7 @@ def other_recipe(recipe: dict[str, Any], spec: str) -> list[str]:
 
 
 def other_data(rows: Frame) -> list[str]:
-    """Runs whose data have another checksum than most: another version, or images decoded differently."""
+    """Return runs whose data have another checksum than most, such as other versions."""
     known = Counter(rows.data)
     if len(known) < 2:
         return []
@@ -95,7 +95,7 @@ def other_data(rows: Frame) -> list[str]:
 
 
 def older(parts: Sequence[Frame], among: str) -> list[str]:
-    """Which of the runs that the column `among` marks are older records."""
+    """Return which of the runs that the column `among` marks are older records."""
     shown = [rows[rows[among]] for rows in parts]
     old, new = ({spec for rows in shown for spec in rows.spec[rows.older == each]} for each in (True, False))
     if not old:
@@ -108,7 +108,7 @@ def older(parts: Sequence[Frame], among: str) -> list[str]:
 
 
 def unsealed(parts: Sequence[Frame], among: str) -> list[str]:
-    """How many of the runs that the column `among` marks have no checksums."""
+    """Return how many of the runs that the column `among` marks have no checksums."""
     shown = [rows[rows[among]] for rows in parts]
     number, total = sum(int((~rows.sealed.astype(bool)).sum()) for rows in shown), sum(map(len, shown))
     which = "all runs" if number == total else f"{number} of {total} runs"
@@ -117,13 +117,13 @@ def unsealed(parts: Sequence[Frame], among: str) -> list[str]:
 
 
 def excluded(reasons: Counter[str]) -> list[str]:
-    """How many runs are excluded, and why."""
+    """Return how many runs are excluded, and why."""
     parts = [f"{number} {reason}" for reason, number in sorted(reasons.items())]
     return [f"Excluded: {count(sum(reasons.values()), 'run')} ({', '.join(parts)})."] if parts else []
 
 
 def ties(rows: Frame, methods: Sequence[str], criteria: Sequence[str | None]) -> list[str]:
-    """Where a criterion selects none of several candidates; None is the paper's criterion for the method."""
+    """Return where a criterion selects none of several candidates; None is the method's paper criterion."""
     equal: dict[str, list[str]] = {}
     pseudo = results.pseudo_groups(rows) if "worst_pseudo_group" in criteria else {}
     for criterion in criteria:
@@ -140,7 +140,7 @@ def ties(rows: Frame, methods: Sequence[str], criteria: Sequence[str | None]) ->
 
 
 def zeros(rows: Frame, found: Mapping[str, Result]) -> list[str]:
-    """Candidates and seeds that PoU cannot include."""
+    """Return the candidates and seeds that PoU cannot include."""
     dropped, selected, fewer = [], [], []
     for method, each in found.items():
         if rule(method) != "accuracy":
@@ -166,7 +166,7 @@ def zeros(rows: Frame, found: Mapping[str, Result]) -> list[str]:
 
 
 def uneven(rows: Frame, methods: Sequence[str]) -> list[str]:
-    """Searches in which a seed has fewer candidates than another."""
+    """Return the searches in which a seed has fewer candidates than another."""
     sizes = counting(rows).groupby(["method", "seed"]).size()
     found = [name for name in methods if name in sizes.index and sizes[name].nunique() > 1]
     note = f"MMS of {listed(found)} averages different candidates for different seeds: runs are missing."
@@ -174,7 +174,7 @@ def uneven(rows: Frame, methods: Sequence[str]) -> list[str]:
 
 
 def without_pseudo_groups(rows: Frame, by: str | None) -> list[str]:
-    """The seeds that selection by pseudo-groups cannot use."""
+    """Return the seeds that selection by pseudo-groups cannot use."""
     if by != "worst_pseudo_group":
         return []
     known = results.pseudo_groups(rows)
@@ -184,7 +184,7 @@ def without_pseudo_groups(rows: Frame, by: str | None) -> list[str]:
 
 
 def _missing(rows: Frame, methods: Sequence[str]) -> list[str]:
-    """The runs of the grids that are missing, and the command that makes them."""
+    """Return the runs of the grids that are missing, and the command that makes them."""
     lines, lacking, known = [], [], set(results.methods(rows))
     for method in methods:
         missing = results.missing(rows, method)

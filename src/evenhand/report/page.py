@@ -43,7 +43,7 @@ TaskLoader = Callable[[Record], Task | None]
 
 
 def task_loader(root: Path | None = None, trust: Collection[str] = ()) -> TaskLoader:
-    """A function that loads the task of a record, or returns None if its data are missing.
+    """Return a function that loads the task of a record, or returns None if its data are missing.
 
     `root` is the folder of the datasets, as for `tasks.load`. Records may come from strangers, so a task
     that is not built in is loaded only if `trust` names its module.
@@ -73,7 +73,7 @@ def build(records: Sequence[Record], out: Path, *, load_task: TaskLoader | None 
 
 
 def render(records: Sequence[Record], *, load_task: TaskLoader) -> str:
-    """The page of runs as HTML."""
+    """Return the page of runs as HTML."""
     if not records:
         raise ValueError("a report needs at least one finished run, got none; run `evenhand demo` first")
     unique = {record.path.resolve(): record for record in sorted(records, key=lambda each: str(each.path))}
@@ -104,7 +104,7 @@ def _tables(runs: Frame) -> list[Table]:
 
 
 def view(rows: Frame, name: str, heading: str, load_task: TaskLoader, budget: int) -> View:
-    """The content of a task's sections. `budget` is the size in bytes of all thumbnails."""
+    """Return the content of a task's sections. `budget` is the size in bytes of all thumbnails."""
     chosen = results.selected(rows, every_method=True)
     variants = rows.drop_duplicates(["method", "variant", "seed"])
     many = len(variants.groupby(["method", "variant"])) > MANY
@@ -139,7 +139,7 @@ def view(rows: Frame, name: str, heading: str, load_task: TaskLoader, budget: in
 
 
 def _ordered(rows: Frame) -> list[str]:
-    """The methods in the order of the charts: the baseline, the featured ones, the others."""
+    """Return the methods in the order of the charts: the baseline, the featured ones, the others."""
     rank = {method: i for i, method in enumerate((palette.BASELINE, *palette.FEATURED))}
     return sorted(set(rows.method), key=lambda method: (rank.get(method, len(rank)), method))
 
@@ -156,13 +156,13 @@ def _variants(rows: Frame) -> Iterator[Frame]:
 
 
 def _preferred(chosen: Frame) -> Iterator[Record]:
-    """The selected runs, those of the featured methods first."""
+    """Yield the selected runs, those of the featured methods first."""
     for method in dict.fromkeys((*palette.FEATURED, *_ordered(chosen))):
         yield from chosen.record[chosen.method == method]
 
 
 def _labelled(shown: Frame, rows: Frame, settings: str) -> Frame:
-    """The runs with a label: their settings if their method was run with several."""
+    """Return the runs with a label: their settings if their method was run with several."""
     several = rows.groupby("method").variant.nunique()
     labels = [
         value if several[method] > 1 else ""
@@ -172,7 +172,7 @@ def _labelled(shown: Frame, rows: Frame, settings: str) -> Frame:
 
 
 def _task(record: Record, load_task: TaskLoader) -> tuple[Task | None, str]:
-    """The record's task, and why its samples are not shown if they are not those of the run."""
+    """Return the record's task, and why its samples are not shown if they are not those of the run."""
     task = load_task(record)
     if task is None and "." in (name := str(record.config.get("spec", "")).partition(":")[0]):
         return (
@@ -189,13 +189,13 @@ def _task(record: Record, load_task: TaskLoader) -> tuple[Task | None, str]:
 
 
 def _failed(rows: Frame) -> list[str]:
-    """The task's failed runs, from the same folders of runs."""
+    """Return the task's failed runs, from the same folders of runs."""
     found = notes.failures(sorted({path.parents[2] for path in rows.path}))
     return [str(each) for each in found if each.task == rows.task.iloc[0]]
 
 
 def _overview(views: Sequence[View]) -> tuple[str, list[str]]:
-    """A headline and sentences about which method leads on how many tasks."""
+    """Return a headline and sentences about which method leads on how many tasks."""
     leads = [view["story"] for view in views if view["story"].leader]
     if not leads:
         return f"Runs on {len(views)} tasks", []
@@ -216,14 +216,14 @@ def _overview(views: Sequence[View]) -> tuple[str, list[str]]:
 
 
 def _mark(own: Frame, *, alone: bool = False) -> Mark:
-    """A method's worst-group accuracy, with its range over seeds or the 95% interval of a single seed."""
+    """Return a method's worst-group accuracy, with its range over seeds or a single seed's 95% interval."""
     low, high = (own.test_low, own.test_high) if len(own) == 1 else (own.test_wga, own.test_wga)
     value, colour = float(own.test_wga.mean()), palette.variable(str(own.method.iloc[0]))
     return Mark(value, value if alone else float(low.min()), value if alone else float(high.max()), colour)
 
 
 def _method(own: Frame, rows: Frame) -> dict[str, Any]:
-    """One row of the comparison: a method's variant with its scores over seeds."""
+    """Return one row of the comparison: a method's variant with its scores over seeds."""
     method = str(own.method.iloc[0])
     names = list(dict.fromkeys(own.worst_group))
     low, high = results.interval(own) if len(own) > 1 else (own.test_low.iloc[0], own.test_high.iloc[0])
@@ -249,7 +249,7 @@ def _method(own: Frame, rows: Frame) -> dict[str, Any]:
 
 
 def _groups(chosen: Frame, methods: Sequence[str]) -> list[Line]:
-    """The accuracy of every group with each method's selected variant, the worst groups first."""
+    """Return the accuracy of every group with each method's selected variant, the worst groups first."""
     lines = []
     for group, own in results.groups(chosen).groupby("group", sort=False):
         marks: list[Mark | None] = []
@@ -265,7 +265,7 @@ def _groups(chosen: Frame, methods: Sequence[str]) -> list[Line]:
 
 
 def _learned(chosen: Frame) -> list[Spec]:
-    """The learning curves of aligned and conflicting samples, if they were recorded."""
+    """Return the learning curves of aligned and conflicting samples, if they were recorded."""
     kinds = {"aligned": "majority", "conflicting": "minority"}
     known = (record.dynamics for record in _preferred(chosen) if record.dynamics)
     stage = next((stage for dynamics in known for stage in dynamics.get("stages", {}).values()), None)
@@ -284,7 +284,7 @@ def _learned(chosen: Frame) -> list[Spec]:
 
 
 def _trainings(rows: Frame) -> tuple[list[dict[str, Any]], int]:
-    """The learning curves of trainings, each once even if runs share it, and how many are not shown."""
+    """Return the learning curves of trainings, shared ones only once, and how many are not shown."""
     uses: dict[str, list[tuple[Record, str, str]]] = {}
     for _, own in _by_method(rows):
         for row in own.itertuples():
@@ -334,7 +334,7 @@ def _stage_seconds(record: Record, stage: str) -> str:
 
 
 def _runs(own: Frame, task: Task | None) -> dict[str, Any]:
-    """All runs of a method with the commands that repeat them; their common settings are listed once."""
+    """Return all runs of a method with the commands that repeat them, and list common settings once."""
     every = [_settings(record) for record in own.record]
     common = {k: v for k, v in every[0].items() if all(k in each and each[k] == v for each in every)}
     done = []
@@ -378,7 +378,7 @@ class Verdict:
     nothing: float = 0.0  # the typical strength without a minority, where the meter starts
 
     def meter(self, value: float) -> float:
-        """The position of a strength on the meter, 0 to 1."""
+        """Return the position of a strength on the meter, 0 to 1."""
         return max(0.0, (value - self.nothing) / (1 - self.nothing))
 
 
@@ -429,7 +429,7 @@ class Audit:
 
 
 def render_audit(audit: Audit) -> str:
-    """The page of an audit as HTML."""
+    """Return the page of an audit as HTML."""
     check(audit)
     facts = {
         "title": audit.title,

@@ -64,12 +64,12 @@ THEMES: dict[str, dict[str, str]] = {
 
 
 def look(method: str) -> Look:
-    """How a method is drawn."""
+    """Return how a method is drawn."""
     return METHODS.get(method) or OTHERS[_other(method)]
 
 
 def variable(method: str) -> str:
-    """The CSS variable of a method's color, without its dashes.
+    """Return the CSS variable of a method's color, without its dashes.
 
     >>> variable("tab"), variable("mine.method").startswith("other-")
     ('method-tab', True)
@@ -78,7 +78,7 @@ def variable(method: str) -> str:
 
 
 def css() -> str:
-    """The colors of both themes as CSS variables. The system determines the theme until the reader does."""
+    """Return the colors of both themes as CSS variables. The system sets the theme until the reader does."""
     light, dark = (
         "".join(f"--{name}:{value};" for name, value in [*THEMES[theme].items(), *_methods(theme)])
         for theme in ("light", "dark")

@@ -17,14 +17,14 @@ SAME = {"palette", "size", "fraction"}  # options with which a task is still com
 
 @cache
 def numbers() -> dict[str, Any]:
-    """The content of paper.json."""
+    """Return the content of paper.json."""
     file = resources.files("evenhand.report") / "paper.json"
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return content
 
 
 def counterpart(spec: str) -> tuple[str | None, str]:
-    """The paper's task with which a task is compared, and how the two differ.
+    """Return the paper's task with which a task is compared, and how the two differ.
 
     >>> counterpart("cmnist:palette=hues")
     ('cmnist', 'palette=hues, which the paper does not mention')
@@ -39,7 +39,7 @@ def counterpart(spec: str) -> tuple[str | None, str]:
 
 
 def score(name: str, method: str, task: str | None) -> Mean | None:
-    """`wga`, `pou`, `mms` or `mean_accuracy` of Table 1."""
+    """Return `wga`, `pou`, `mms` or `mean_accuracy` of Table 1."""
     cell = numbers()["table1"][name].get(method, {}).get(task)
     if cell is None:
         return None
@@ -48,18 +48,18 @@ def score(name: str, method: str, task: str | None) -> Mean | None:
 
 
 def identification(name: str, task: str | None) -> Mean | None:
-    """A row of Table 2: `bc_share_train`, `bc_share_augmented_as_printed` or `bc_identified`."""
+    """Return a row of Table 2: `bc_share_train`, `bc_share_augmented_as_printed` or `bc_identified`."""
     cell = numbers()["table2"][name].get(task)
     return None if cell is None else Mean(round(cell[0] / 100, 6), round(cell[1] / 100, 6), ())
 
 
 def settings(method: str, task: str | None, part: str = "selected") -> dict[str, Any] | None:
-    """The hyperparameters that the paper selected, or those of its `oracle`."""
+    """Return the hyperparameters that the paper selected, or those of its `oracle`."""
     found: dict[str, Any] | None = numbers()[part].get(method, {}).get(task)
     return found
 
 
 def dataset(task: str | None) -> dict[str, Any]:
-    """A row of the dataset table: n, L, k, worst_group_pct, shape."""
+    """Return a row of the dataset table: n, L, k, worst_group_pct, shape."""
     found: dict[str, Any] = numbers()["datasets"].get(task, {})
     return found

@@ -36,7 +36,7 @@ Row = Mapping[str, Any]  # column -> value; missing ones are empty
 
 
 def percents(value: Mean | float, digits: int = 1, unit: int = 100) -> str:
-    """A fraction as per cent, or a mean of fractions over seeds with its deviation.
+    """Return a fraction as per cent, or a mean of fractions over seeds with its deviation.
 
     >>> percents(0.125), percents(Mean(0.5, 0.02, (0.48, 0.52)))
     ('12.5', '50.0 ± 2.0')
@@ -48,7 +48,7 @@ def percents(value: Mean | float, digits: int = 1, unit: int = 100) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The mean of fractions, with the deviation if there are several; a dash if there are none.
+    """Return the mean of fractions, with the deviation if there are several; a dash if there are none.
 
     >>> spread([0.5]), spread([0.5, 0.7]), spread([])
     ('50.0%', '60.0 ± 10.0%', '–')
@@ -62,12 +62,12 @@ ratio = partial(percents, digits=2, unit=1)
 
 
 def interval(bounds: tuple[float, float], form: str = ".1f") -> str:
-    """An interval of fractions, as per cent."""
+    """Return an interval of fractions, as per cent."""
     return " to ".join(f"{100 * bound:{form}}" for bound in bounds)
 
 
 def plain(value: Any) -> str:
-    """A number or a text without further formatting."""
+    """Return a number or a text without further formatting."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -125,7 +125,7 @@ class Table:
         return pd.concat({each.name: each.frame for each in self.sections}, names=["section", "row"])
 
     def cells(self, section: Section) -> list[list[Cell]]:
-        """The section's cells, with the best of each column marked."""
+        """Return the section's cells, with the best of each column marked."""
         records = section.frame.to_dict("records")
         rows = [[_cell(row.get(column.name), column) for column in self.columns] for row in records]
         ranked = [row for row in rows if row[0].text not in section.unranked]
@@ -135,13 +135,13 @@ class Table:
         return rows
 
     def cell(self, section: str, row: str, column: str) -> Cell:
-        """The cell of a column in the row with this first cell."""
+        """Return the cell of a column in the row with this first cell."""
         position = [each.name for each in self.columns].index(column)
         rows = next(self.cells(each) for each in self.sections if each.name == section)
         return next(cells[position] for cells in rows if cells[0].text == row)
 
     def stacks(self) -> list[tuple[int, list[int]]]:
-        """The columns that head a stack, each with the columns below it. Empty columns are omitted."""
+        """Return the columns that head a stack, each with the columns below it. Empty columns are omitted."""
         rows = [row for section in self.sections for row in self.cells(section)]
         kept = [i for i in range(len(self.columns)) if not rows or any(row[i].text for row in rows)]
         names = {self.columns[i].name for i in kept}
@@ -149,7 +149,7 @@ class Table:
         return [(i, [j for j in kept if self.columns[j].below == self.columns[i].name]) for i in heads]
 
     def label(self, column: int) -> str:
-        """The label of a column below another: "paper" for "WGA, paper"."""
+        """Return the label of a column below another: "paper" for "WGA, paper"."""
         own = self.columns[column]
         return own.label or own.name.removeprefix(f"{own.below}, ")
 
@@ -167,7 +167,7 @@ def _cell(value: Any, column: Column) -> Cell:
 
 
 def _machine(value: Any) -> Any:
-    """A value as plain data."""
+    """Return a value as plain data."""
     if isinstance(value, Mean):
         seeds = {"seeds": list(value.per_seed)} if value.per_seed else {}
         return {"mean": value.mean, "deviation": value.deviation, **seeds}
@@ -179,7 +179,7 @@ def _machine(value: Any) -> Any:
 
 
 def clean(text: str) -> str:
-    """A text on one line, without control characters, since names come from data."""
+    """Return a text on one line, without control characters, since names come from data."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
@@ -199,7 +199,7 @@ def _mark_best(rows: Sequence[list[Cell]], column: int, best: Callable[[list[flo
 
 
 def markdown(table: Table) -> str:
-    """Tables under headings, with the best values in bold and notes below."""
+    """Return tables under headings, with the best values in bold and notes below."""
     kept = _kept(table)
     columns = [table.columns[i] for i in kept]
     lines = [f"# {_md(table.title)}", ""]
@@ -216,7 +216,7 @@ def markdown(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """One header and plain numbers. A mean and its deviation, or an interval, take two columns."""
+    """Return one header and plain numbers. A mean and its deviation, or an interval, take two columns."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     sections = [(section, table.cells(section)) for section in table.sections]
@@ -233,7 +233,7 @@ def comma_separated(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """One booktabs tabular per section, with the best values in bold and notes as comments."""
+    """Return one booktabs tabular per section, with the best values in bold and notes as comments."""
     kept = _kept(table)
     columns = [table.columns[i] for i in kept]
     lines = [f"% {_comment(table.title)}; needs \\usepackage{{booktabs}}"]
@@ -251,7 +251,7 @@ def latex(table: Table) -> str:
 
 
 def as_json(table: Table) -> str:
-    """All values, with fractions between 0 and 1 and per-seed values; the best columns of each row; notes."""
+    """Return all values, also per seed, with fractions in [0, 1]; the best columns of each row; notes."""
     names = [column.name for column in table.columns]
     sections = [
         {
@@ -272,7 +272,7 @@ def as_json(table: Table) -> str:
 
 
 def html(table: Table) -> str:
-    """One table element per section, with notes below."""
+    """Return one table element per section, with notes below."""
     parts = [f"<h1>{markup.escape(table.title)}</h1>"]
     for section in table.sections:
         parts += [f"<h2>{markup.escape(clean(section.name))}</h2>"] if section.name else []
@@ -281,7 +281,7 @@ def html(table: Table) -> str:
 
 
 def html_section(table: Table, section: Section) -> str:
-    """The table element of one section. All content is escaped."""
+    """Return the table element of one section. All content is escaped."""
     stacks = table.stacks()
     lines = ['<table class="results">', "<thead><tr>"]
     lines += [
@@ -307,7 +307,7 @@ def html_section(table: Table, section: Section) -> str:
 
 
 def terminal(table: Table, width: int) -> Iterator[Any]:
-    """Renderables for rich that break no word. Columns below another are lines with labels.
+    """Yield renderables for rich that break no word. Columns below another are lines with labels.
 
     If the longest words of all columns do not fit side by side, each row becomes a list of names and values.
     """
@@ -349,7 +349,7 @@ def _grid(table: Table, section: Section, width: int) -> Any:
 
 
 def fitted(columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """A width for every column, at least that of its longest word or number; None if they do not fit.
+    """Return a width for every column, at least that of its longest word or number; None if they do not fit.
 
     Remaining room goes to texts first, then to column names.
 
@@ -396,19 +396,19 @@ FORMATS: dict[str, Callable[[Table], str]] = {
 
 
 def write(table: Table, form: str) -> str:
-    """The table as text in one of FORMATS."""
+    """Return the table as text in one of FORMATS."""
     if form not in FORMATS:
         raise ValueError(f"the format of a table must be one of {', '.join(FORMATS)}, got {form!r}")
     return FORMATS[form](table)
 
 
 def _kept(table: Table) -> list[int]:
-    """The positions of the columns that are not empty."""
+    """Return the positions of the columns that are not empty."""
     return sorted(i for head, under in table.stacks() for i in (head, *under))
 
 
 def _parts(values: Sequence[Any]) -> list[tuple[str, Callable[[Any], Any]]]:
-    """The plain columns of a column: (suffix of the name, function that takes the part of a value)."""
+    """Return the plain columns of a column: (suffix of the name, function that takes the part of a value)."""
     ends: dict[str, Any] = {"": None}
     if any(isinstance(value, dict) for value in values):
         ends = {"": "mean", " deviation": "deviation"}

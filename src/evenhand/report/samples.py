@@ -85,7 +85,7 @@ class Samples:
 
 
 def data_uris(images: Sequence[npt.NDArray[Any]]) -> list[str]:
-    """Images, (channels, height, width) uint8 or float, as `data:` URIs.
+    """Return images, (channels, height, width) uint8 or float, as `data:` URIs.
 
     Floats are intensities in [0, 1]. If any lies outside, all are scaled by their common range.
     """
@@ -104,7 +104,7 @@ def data_uris(images: Sequence[npt.NDArray[Any]]) -> list[str]:
 
 
 def _encoded(pixels: npt.NDArray[np.uint8]) -> str:
-    """(height, width, 3) pixels as PNG if they are few, else as a reduced JPEG."""
+    """Return (height, width, 3) pixels as PNG if they are few, else as a reduced JPEG."""
     image, buffer = Image.fromarray(pixels), io.BytesIO()
     if max(image.size) > SMALL:
         image.thumbnail((SIDE, SIDE), Image.Resampling.BOX)
@@ -180,7 +180,7 @@ def pack(samples: Samples, media: Pictures | Rows | Texts | None, facts: dict[st
 
 
 def worth_looking(samples: Samples) -> Indices:
-    """All samples, ordered by relevance: both triage lists, the boundary and typical samples, interleaved.
+    """Return all samples by relevance: both triage lists, the boundary and typical samples, interleaved.
 
     Classes are interleaved too, so any prefix of the order covers all of them.
     """
@@ -198,7 +198,9 @@ def worth_looking(samples: Samples) -> Indices:
 
 
 def quantised(losses: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], float]:
-    """Losses as codes 0 to 254 on a logarithmic scale from FLOOR to the highest finite loss, also returned.
+    """Return losses as codes 0 to 254 on a logarithmic scale, and the highest finite loss.
+
+    The scale starts at FLOOR and ends at the highest finite loss.
 
     A step is about 4% of a loss, less than a pixel of the plot. Infinite losses become the highest code,
     unrecorded ones MISSING.
@@ -216,7 +218,7 @@ def quantised(losses: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], float]:
 
 
 def front_coded(ids: Sequence[str]) -> tuple[npt.NDArray[np.uint8], list[str]]:
-    """The number of characters that every id shares with the previous one, and the rest of the id.
+    """Return the number of characters that every id shares with the previous one, and the rest of the id.
 
     >>> shared, rests = front_coded(["cat/1.png", "cat/2.png", "dog/1.png"])
     >>> shared.tolist(), rests
@@ -233,7 +235,7 @@ def front_coded(ids: Sequence[str]) -> tuple[npt.NDArray[np.uint8], list[str]]:
 
 
 def excerpts(texts: Sequence[str]) -> list[str]:
-    """The beginning of every text, as long as the page's limit allows."""
+    """Return the beginning of every text, as long as the page's limit allows."""
     spaced = [" ".join(text[: 4 * EXCERPT_LENGTHS[0]].split()) for text in texts]
     for length in EXCERPT_LENGTHS:
         cut = [text if len(text) <= length else text[: length - 1] + "…" for text in spaced]
@@ -243,7 +245,7 @@ def excerpts(texts: Sequence[str]) -> list[str]:
 
 
 def shortened(text: str, length: int) -> str:
-    """A text without its middle if it is too long, since both ends of a path are informative.
+    """Return a text without its middle if it is too long, since both ends of a path are informative.
 
     >>> shortened("a very long name", 9)
     'a v… name'
@@ -255,7 +257,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def inert(content: Any) -> str:
-    """JSON without characters that HTML or script parsers could interpret."""
+    """Return JSON without characters that HTML or script parsers could interpret."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -263,12 +265,12 @@ def inert(content: Any) -> str:
 
 
 def block(values: npt.ArrayLike, dtype: str) -> str:
-    """An array's bytes, little-endian, as base64."""
+    """Return an array's bytes, little-endian, as base64."""
     return base64.b64encode(np.ascontiguousarray(np.asarray(values).astype(dtype)).tobytes()).decode()
 
 
 def _pictures(media: Pictures, worth: Indices) -> tuple[Indices, list[str]]:
-    """Samples and their `data:` URIs without "data:image/", up to the limits."""
+    """Return samples and their `data:` URIs without "data:image/", up to the limits."""
     owners, pictures, room = [], [], MOST_PICTURE_BYTES * 4 // 3
     kinds = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"RIFF": "webp"}
     for index in worth[:MOST_PICTURES].tolist():
@@ -293,7 +295,7 @@ def _pictures(media: Pictures, worth: Indices) -> tuple[Indices, list[str]]:
 
 
 def _columns(rows: Rows, kept: Indices, blocks: dict[str, str]) -> list[dict[str, Any]]:
-    """Descriptions of the columns that fit on the page; their values, or codes of texts, go into blocks."""
+    """Return descriptions of the columns that fit on the page, and add their values or codes to `blocks`."""
     most = min(MOST_COLUMNS, max(4, MOST_CELLS // len(kept)))
     columns: list[dict[str, Any]] = []
     room = MOST_TEXT_BYTES
@@ -353,7 +355,7 @@ class Gallery:
 def gallery(
     task: Task, parts: Partition, majority: Indices, minority: Indices, class_name: str, budget: int
 ) -> Gallery:
-    """The clearest samples of a minority, and majority samples from typical to borderline.
+    """Return the clearest samples of a minority, and majority samples from typical to borderline.
 
     `budget` is the size in bytes of the thumbnails.
     """
@@ -387,7 +389,7 @@ def gallery(
 
 
 def short(group: str, class_name: str) -> str:
-    """A group's name within its class.
+    """Return a group's name within its class.
 
     >>> short("odd, green", "odd"), short("blond men", "blond"), short("oddly", "odd")
     ('green', 'blond men', 'oddly')
@@ -397,7 +399,7 @@ def short(group: str, class_name: str) -> str:
 
 
 def _stored(split: Split, index: int) -> npt.NDArray[Any]:
-    """The stored input of one sample, before augmentation and normalization."""
+    """Return the stored input of one sample, before augmentation and normalization."""
     from evenhand.training.data import as_input
 
     item = split.x[int(split.rows[index])]
@@ -415,7 +417,7 @@ def _shown(task: Task, index: int, class_name: str, uri: str, values: Sequence[s
 
 
 def _telling_columns(task: Task, majority: Indices, minority: Indices) -> Indices:
-    """The features whose means differ most relative to their deviations, in their original order."""
+    """Return the features whose means differ most relative to their deviations, in their original order."""
     means, deviations = [], []
     for members in (majority, minority):
         some = members[np.linspace(0, len(members) - 1, min(500, len(members))).astype(np.int64)]

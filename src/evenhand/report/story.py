@@ -66,7 +66,7 @@ class Story:
 
 
 def tell(chosen: Frame, found: Record | None) -> Story:
-    """The story of one task's selected runs; `found` is the run whose minorities the page shows."""
+    """Return the story of one task's selected runs; `found` is the run whose minorities the page shows."""
     methods = by_worst_group(chosen)
     unaware = [method for method in methods if not reads_groups(method)]
     worst = "class" if set(chosen.over) == {"classes"} else "group"
@@ -128,7 +128,7 @@ def compare(before: Frame, after: Frame) -> Change:
 
 
 def by_worst_group(chosen: Frame) -> list[str]:
-    """The methods, the best mean on the worst group first."""
+    """Return the methods, the best mean on the worst group first."""
     means = chosen.groupby("method", sort=True).test_wga.mean()
     return [str(method) for method in means.sort_values(ascending=False, kind="stable").index]
 
@@ -169,7 +169,7 @@ def _reached(chosen: Frame, methods: Sequence[str]) -> str:
 
 
 def _worst_names(shown: Sequence[Frame], worst: str, scored_on: str) -> str:
-    """The worst group of each method, and on how many samples it was measured."""
+    """Return the worst group of each method, and on how many samples it was measured."""
     plural = "classes" if worst == "class" else "groups"
     test = shown[0].record.iloc[0].metrics["test"]
     sizes = [int(part["count"]) for part in test["groups"] or test["classes"]]
@@ -208,7 +208,7 @@ def _found(chosen: Frame, record: Record | None) -> list[str]:
 
 
 def _price(before: Frame, after: Frame) -> str:
-    """The change of the mean accuracy."""
+    """Return the change of the mean accuracy."""
     old, new = (float(each.test_accuracy_weighted.mean()) for each in (before, after))
     proportions = ", groups counted in training proportions," if _weighted(before) or _weighted(after) else ""
     if abs(new - old) < NOTHING:

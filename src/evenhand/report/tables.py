@@ -35,12 +35,12 @@ NAMES = {
 
 
 def times(value: float, digits: int = 1) -> str:
-    """A multiple."""
+    """Return a multiple."""
     return f"{value:.{digits}f}×"
 
 
 def values_of(settings: dict[str, Any]) -> str:
-    """The values of settings without their names."""
+    """Return the values of settings without their names."""
     return ", ".join(map(plain, settings.values()))
 
 
@@ -54,7 +54,7 @@ def make(
     root: Path | None = None,
     against: str | None = None,
 ) -> Table:
-    """One of the tables in NAMES, of the `wanted` tasks or of all that have runs.
+    """Return one of the tables in NAMES, of the `wanted` tasks or of all that have runs.
 
     - `by`: the selection criterion, instead of the paper's rule
     - `root`: the folder of the datasets
@@ -84,7 +84,7 @@ def check(name: str) -> None:
 
 
 def by_task(runs: Frame, wanted: Sequence[str] = ()) -> list[Frame]:
-    """The runs of every task: first the paper's tasks in its order, last those with other options."""
+    """Return the runs of every task: first the paper's tasks in its order, last those with other options."""
     names = list(wanted) or sorted(set(runs.task))
     found = {str(rows.task.iloc[0]): rows for rows in (of_task(runs, name) for name in names)}
 
@@ -98,7 +98,7 @@ def by_task(runs: Frame, wanted: Sequence[str] = ()) -> list[Frame]:
 
 
 def methods_of(rows: Frame) -> list[str]:
-    """The methods in a task's tables: those with numbers in the paper, and all that were run."""
+    """Return the methods in a task's tables: those with numbers in the paper, and all that were run."""
     compared, _ = paper.counterpart(spec_of(rows))
     wanted = [name for name in paper.METHODS if paper.score("wga", name, compared) is not None]
     known = [*paper.METHODS, "eta_tab", "minibatch_tab", "erm_randaug"]
@@ -107,7 +107,7 @@ def methods_of(rows: Frame) -> list[str]:
 
 
 def results_of(rows: Frame, methods: Sequence[str], by: str | None = None) -> dict[str, Result]:
-    """The result of every method that has candidates."""
+    """Return the result of every method that has candidates."""
     known = set(results.methods(rows))
     return {method: result(rows, method, by) for method in methods if method in known}
 
@@ -145,7 +145,7 @@ HOW = (
 
 
 def table_one(parts: Sequence[Frame], by: str | None = None, failed: Sequence[Failure] = ()) -> Table:
-    """WGA, PoU, MMS and mean accuracies of every method's selected candidate."""
+    """Return WGA, PoU, MMS and mean accuracies of every method's selected candidate."""
     chosen = f"Selected by validation {by}." if by else (
         "Selected by validation accuracy; methods that read groups by validation WGA."
     )  # fmt: skip
@@ -154,7 +154,7 @@ def table_one(parts: Sequence[Frame], by: str | None = None, failed: Sequence[Fa
 
 
 def table_field(parts: Sequence[Frame], by: str | None = None, failed: Sequence[Failure] = ()) -> Table:
-    """Table 1 of the methods that were run, with group use and cost instead of the paper's numbers."""
+    """Return table 1 of the methods that were run, with group use and cost instead of paper numbers."""
     one = table_one(parts, by, failed)
     sections = []
     for rows, each in zip(parts, one.sections, strict=True):
@@ -214,7 +214,7 @@ def _one_row(spec: str, method: str, found: Result | None, lone: bool) -> Row:
 
 
 def _is_lone_candidate(spec: str, found: Result) -> bool:
-    """Whether only one of several candidates was run, so that its price is always 1."""
+    """Return whether only one of several candidates was run, so that its price is always 1."""
     return found.num_candidates == 1 and len(combinations(grid_of(spec, found.method) or {})) > 1
 
 
@@ -238,7 +238,7 @@ TWO = (
 
 
 def table_two(parts: Sequence[Frame], by: str | None = None) -> Table:
-    """The share of bias-conflicting samples in the data and in the balanced set, and how many were found."""
+    """Return the share of conflicting samples in the data and the balanced set, and how many were found."""
     lines: list[Row] = []
     below = []
     for rows in parts:
@@ -269,7 +269,7 @@ def table_two(parts: Sequence[Frame], by: str | None = None) -> Table:
 
 
 def _knows_no_conflicts(record: Record) -> bool:
-    """Whether a record shows that its task has no groups, or none that conflicts with the shortcut."""
+    """Return whether a record shows that its task has no groups, or none that conflicts with the shortcut."""
     split = record.partition is not None and not record.metrics.get("identification")
     return split or record.metrics["test"]["groups"] is None
 
@@ -298,13 +298,13 @@ def _two(spec: str, method: str, scored: Frame) -> Row:
 
 
 def mean_of_known(values: Any) -> Mean | None:
-    """The mean of the values that are not missing; None if all are."""
+    """Return the mean of the values that are not missing; None if all are."""
     known = values.dropna()
     return results.mean(known) if len(known) else None
 
 
 def conflicting_share(record: Record) -> float | None:
-    """The share of bias-conflicting samples in the training set; None if the record does not tell."""
+    """Return the share of bias-conflicting samples in the training set; None if the record does not tell."""
     if record.dynamics:
         clusters = record.dynamics["clusters"]
         sizes = sum(int(each["size"]) for each in clusters)
@@ -336,7 +336,7 @@ SELECTED = (
 
 
 def table_selected(parts: Sequence[Frame], by: str | None = None, failed: Sequence[Failure] = ()) -> Table:
-    """The hyperparameters that we and the paper select, and those of the oracle."""
+    """Return the hyperparameters that we and the paper select, and those of the oracle."""
     sections = []
     for rows in parts:
         found = results_of(rows, methods_of(rows), by)
@@ -385,7 +385,7 @@ COST = (
 
 
 def table_cost(parts: Sequence[Frame], by: str | None = None, failed: Sequence[Failure] = ()) -> Table:
-    """The longest run of every method, and its entire search, as the paper counts and as spent."""
+    """Return the longest run of every method, and its entire search, as the paper counts and as spent."""
     sections = []
     for rows in parts:
         known = set(results.methods(rows))
@@ -426,19 +426,19 @@ def _cost(rows: Frame, method: str) -> Row:
 
 
 def longest_run(rows: Frame) -> float | None:
-    """The seconds of the slowest run, trainings counted as if none were shared."""
+    """Return the seconds of the slowest run, trainings counted as if none were shared."""
     longest = float(rows.unshared.max()) if len(rows) else float("nan")
     return None if np.isnan(longest) else longest
 
 
 def search_seconds(rows: Frame) -> float | None:
-    """The seconds of one search: the sum over candidates of their mean over seeds."""
+    """Return the seconds of one search: the sum over candidates of their mean over seeds."""
     means = rows.groupby("point").unshared.mean()
     return None if means.isna().any() else float(means.sum()) or None
 
 
 def spent(records: Iterable[Record]) -> float | None:
-    """Seconds of all trainings of these runs, each counted once however many runs share it."""
+    """Return the seconds of all trainings of these runs, each counted once however many runs share it."""
     folders: dict[str, float] = {}
     for record in records:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """A fraction as a percentage.
+    """Return a fraction as a percentage.
 
     >>> percent(0.6134), percent(1.0, 0)
     ('61.3%', '100%')
@@ -16,7 +16,7 @@ def percent(value: float, digits: int = 1) -> str:
 
 
 def points(difference: float) -> str:
-    """A difference of two fractions in percentage points, with its sign.
+    """Return a difference of two fractions in percentage points, with its sign.
 
     >>> points(0.031), points(-0.2), points(0.0)
     ('+3.1 points', '−20.0 points', '±0.0 points')
@@ -27,7 +27,7 @@ def points(difference: float) -> str:
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun.
+    """Return a number with its noun.
 
     >>> count(1, "class", "classes"), count(1078, "sample")
     ('1 class', '1,078 samples')
@@ -36,7 +36,7 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """Items joined by commas and "and".
+    """Return items joined by commas and "and".
 
     >>> listed(["0"]), listed(["0", "1", "2"])
     ('0', '0, 1 and 2')
@@ -45,7 +45,7 @@ def listed(items: Sequence[str]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time in readable units.
+    """Return a time in readable units.
 
     >>> duration(8.24), duration(754), duration(None)
     ('8.2 s', '12 min 34 s', '–')
@@ -64,7 +64,7 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """A value with three significant digits.
+    """Return a value with three significant digits.
 
     >>> number(0.012345), number(12.0), number(123456.0), number(float("nan"))
     ('0.0123', '12', '123,456', 'missing')

@@ -13,7 +13,7 @@ from evenhand.training.record import Record
 
 
 def worst_parts(record: Record) -> list[dict[str, Any]]:
-    """The worst class, pseudo-group and known group of a run's model, as far as each is known.
+    """Return the worst class, pseudo-group and known group of a run's model, as far as each is known.
 
     Each has `what`, `name`, `split`, `count`, `accuracy` and `interval`, the 95% interval of the accuracy.
     Pseudo-groups are known of validation samples only.
@@ -32,7 +32,7 @@ def worst_parts(record: Record) -> list[dict[str, Any]]:
 
 
 def pseudo_groups(parts: Partition, predicted: np.ndarray, classes: list[str]) -> list[dict[str, Any]]:
-    """Name, count, accuracy and 95% interval of every class's majority and minority.
+    """Return the name, count, accuracy and 95% interval of every class's majority and minority.
 
     >>> from evenhand.core.partition import of_mask
     >>> [found] = pseudo_groups(of_mask([False, False], [0, 0]), np.array([0, 1]), ["cat"])
@@ -57,7 +57,7 @@ def _lowest(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def worst_table(record: Record) -> Table:
-    """`worst_parts` and the accuracy of all samples, as a table."""
+    """Return `worst_parts` and the accuracy of all samples, as a table."""
     scores, split = record.metrics["test"], record.config.get("scored_on", "test")
     count = sum(part["count"] for part in scores["classes"])
     hits = round(scores["accuracy"] * count)
@@ -85,7 +85,7 @@ def worst_table(record: Record) -> Table:
 
 
 def summary(record: Record) -> dict[str, Any]:
-    """The scores that a tracker shows, by name."""
+    """Return the scores that a tracker shows, by name."""
     scores = record.metrics["test"]
     found = {"accuracy": scores["accuracy"], "worst_class": scores["worst_class"]}
     for part in worst_parts(record):
