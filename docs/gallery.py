@@ -1,7 +1,5 @@
 """Make the pictures of docs/gallery.md, from generated data and scikit-learn digits."""
 
-import csv
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -61,22 +59,6 @@ def table() -> None:
     save(figure, "table")
 
 
-def labels(folder: Path) -> None:
-    """What an audit lists as mislabeled, among digits of which 3% have a wrong label."""
-    spec = "digits:p=0.1,mislabelled=0.03"
-    subprocess.run(["evenhand", "audit", spec, "--out", folder, "--quiet"], check=True)
-    with (folder / "samples.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["kind"] == "mislabelled"][:12]
-    task = tasks.load(spec)
-    figure, axes = plt.subplots(1, len(rows), figsize=(9, 1.3))
-    for axis, row in zip(axes, rows, strict=True):
-        image = np.asarray(task.train.x)[task.train.rows[int(row["index"])]].transpose(1, 2, 0)
-        axis.imshow(image / image.max())
-        axis.set_title(f"label {row['label']}", fontsize=8)
-        axis.axis("off")
-    save(figure, "labels")
-
-
 def save(figure: plt.Figure, name: str) -> None:
     OUT.mkdir(exist_ok=True)
     figure.tight_layout()
@@ -88,4 +70,3 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
         digits(Path(place) / "runs")
         table()
-        labels(Path(place) / "audit")
